@@ -101,10 +101,10 @@ __all__ = [
 ]
 
 
-def _without_fast(name: str) -> Any:
+def _without_fast(name):
     """Return a stub for a function of fast/, used if that folder has been deleted."""
 
-    def nothing(*_: Any) -> Any:
+    def nothing(*_):
         errors.warn(f"ta.{name}() has no effect because tinygrad_attn/fast/ is missing.")
         return {"get_num_threads": 1, "reuse_memory": False}.get(name)
 
@@ -114,7 +114,7 @@ def _without_fast(name: str) -> Any:
 class _NoFunction(ModuleType):
     """The type of the module `ta.tensor`. Calling the module, as in PyTorch, raises an error."""
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_, **__):
         raise TypeError(
             "ta.tensor is a module of this package. Write ta.Tensor(data, requires_grad=True)."
         )
@@ -125,7 +125,7 @@ sys.modules[f"{__name__}.tensor"].__class__ = _NoFunction
 
 if not TYPE_CHECKING:  # else a type checker would accept misspelt names
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str):
         """Load a name on first use."""
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
@@ -141,5 +141,5 @@ if not TYPE_CHECKING:  # else a type checker would accept misspelt names
         return value
 
 
-def __dir__() -> list[str]:
+def __dir__():
     return sorted({*globals(), *__all__})

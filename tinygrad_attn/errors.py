@@ -1,16 +1,11 @@
 """Helpers for error messages: describe values, suggest fixes and find the user's line of code."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import linecache
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FrameType
-from typing import Any
 
 import numpy as np
 
@@ -94,17 +89,17 @@ KEYWORDS = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "unbiase
 """PyTorch's names of arguments -> NumPy's."""
 
 
-def is_number(x: Any) -> bool:
+def is_number(x):
     """Return whether x is a Python or NumPy real number, excluding booleans."""
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
-def is_integer(x: Any) -> bool:
+def is_integer(x):
     """Return whether x is a Python or NumPy integer, excluding booleans."""
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
-def describe(x: Any) -> str:
+def describe(x):
     """Describe a value, for example as `Tensor (2, 3) float32 'encoder.weight'`."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None or isinstance(x, type):
@@ -115,7 +110,7 @@ def describe(x: Any) -> str:
     return f"{kind} {tuple(shape)} {dtype}" + (f" {name!r}" if name else "")
 
 
-def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
+def explain(op, inputs, error):
     """Add the op, its operands and a hint to NumPy's error; add a note to any other error."""
     place = f"{op} of {', '.join(describe(x) for x in inputs if x is not None)}"
     kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
@@ -142,7 +137,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     return kind(f"{place}: {text}. {hint}".rstrip())
 
 
-def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
+def broadcast_hint(shapes):
     """Return a hint that names the axis that does not broadcast."""
     for back in range(1, max(map(len, shapes), default=0) + 1):
         sizes = {s[-back] for s in shapes if len(s) >= back and s[-back] != 1}
@@ -155,7 +150,7 @@ def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
     return ""
 
 
-def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+def matmul_hint(a, b):
     """Return a hint that names the sizes that must be equal in a matrix product."""
     if not a or not b:
         return "A number has no rows or columns: multiply with * instead of @."
@@ -172,14 +167,14 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     return hint + " Did you mean a.mT @ b?" * (len(a) > 1 and a[-2] == inner)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name, known):
     """Return ` Did you mean 'x'?` for the known name with the closest spelling, or ''."""
     public = {x.lower(): x for x in known if name.startswith("_") or not x.startswith("_")}
     close = difflib.get_close_matches(name.lower(), public, 1, cutoff=0.7)
     return f" Did you mean {public[close[0]]!r}?" if close else ""
 
 
-def written_here(name: str) -> str:
+def written_here(name):
     """Return ` Write ...` if the name is from PyTorch, NumPy or this package, else ''."""
     if name in WRITE:
         return f" Write {WRITE[name]}."
@@ -190,10 +185,10 @@ def written_here(name: str) -> str:
     return f" Write np.{name}." if hasattr(np, name) else ""
 
 
-def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]:
+def missing_names(module, known):
     """Return a `__getattr__` function for a module with the namespace `known`."""
 
-    def missing(name: str) -> Any:
+    def missing(name):
         public = known["__all__"]
         slip = name.lower() in map(str.lower, public)
         hint = "" if slip else written_here(name)
@@ -208,15 +203,15 @@ class MissingName:
     Defining `__getattr__` instead would slow down every attribute lookup on the class.
     """
 
-    def __init__(self, name: str, hint: str) -> None:
+    def __init__(self, name, hint):
         self.name, self.hint = name, hint
 
-    def __get__(self, t: Any, owner: type) -> Any:
+    def __get__(self, t, owner):
         text = f"{owner.__name__!r} object has no attribute {self.name!r}. Write {self.hint}."
         raise AttributeError(text, name=self.name, obj=t)
 
     @classmethod
-    def fill(cls, owner: type, differentiable: Iterable[Any]) -> None:
+    def fill(cls, owner, differentiable):
         """Add a MissingName to the class for each PyTorch or NumPy name that it lacks."""
         rules, hints = set(differentiable), dict[str, str]()
         for name, value in vars(np).items():
@@ -229,7 +224,7 @@ class MissingName:
                 setattr(owner, name, cls(name, hint))
 
 
-def user_frame(*libraries: str) -> FrameType:
+def user_frame(*libraries):
     """Return the innermost stack frame outside this package, NumPy and the given libraries."""
     frame, inner = sys._getframe(1), INNER + libraries
     while frame.f_code.co_filename.startswith(inner) and frame.f_back is not None:
@@ -237,14 +232,14 @@ def user_frame(*libraries: str) -> FrameType:
     return frame
 
 
-def quoted(file: str, line: int) -> str:
+def quoted(file, line):
     """Return a location and its line of code, such as "train.py:7 `y = f(x)`"."""
     linecache.checkcache(file)  # the file may have changed
     text = linecache.getline(file, line).strip()
     return f"{file}:{line}" + (f" `{text}`" if text else "")
 
 
-def warn(text: str) -> None:
+def warn(text):
     """Issue a UserWarning that points to the user's line of code."""
     frame = user_frame()
     registry = frame.f_globals.setdefault("__warningregistry__", {})

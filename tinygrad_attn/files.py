@@ -6,8 +6,6 @@ run. A run that is killed and resumed ends with the same weights, bit for bit, i
 only on the step number and the random generator.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -50,7 +48,7 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
     write_atomically(encode(arrays, dict(metadata) if metadata else None), path)
 
 
-def _array(name: str, value: Any) -> NDArray[Any]:
+def _array(name, value):
     """Return the value as a C-contiguous, native-endian array."""
     if isinstance(value, Tensor):
         value = value._array()
@@ -76,7 +74,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     return load_with_metadata(path)[0]
 
 
-def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+def load_with_metadata(path):
     """Return the arrays and the metadata of a file. Raises the same errors as `load`."""
     import safetensors
 
@@ -97,7 +95,7 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
         raise ValueError(f"{os.fsdecode(path)!r} {what} ({error}).") from error
 
 
-def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
+def _decoded(name, dtype, shape, data):
     """Return the bytes of one tensor as an array."""
     if dtype == "BF16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
@@ -110,7 +108,7 @@ def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArra
     return np.frombuffer(data, dtype=f"<{letter}{int(size) // 8}").reshape(shape)
 
 
-def write_atomically(data: bytes | str, path: Path) -> None:
+def write_atomically(data, path):
     """Create or replace the file `path` with this content.
 
     A temporary file in the same folder is flushed to disk and renamed over the old file, so that a
@@ -140,7 +138,7 @@ def write_atomically(data: bytes | str, path: Path) -> None:
         raise
 
 
-def _mode(target: pathlib.Path) -> int | None:
+def _mode(target):
     """Return the permissions of the old file, or None for a new file."""
     if not target.exists():
         return None
@@ -164,11 +162,11 @@ class Progress(NamedTuple):
 def save_checkpoint(
     path: Path,
     *,
-    model: Any,
-    optimizer: Any = None,
-    schedule: Any = None,
+    model,
+    optimizer=None,
+    schedule=None,
     step: int = 0,
-    extra: Any = None,
+    extra=None,
     beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
@@ -191,9 +189,7 @@ def save_checkpoint(
     save(arrays, path, metadata)
 
 
-def load_checkpoint(
-    path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None
-) -> Progress:
+def load_checkpoint(path: Path, *, model, optimizer=None, schedule=None) -> Progress:
     """Restore model, optimiser, schedule and generator; return (step, extra).
 
     Raises ValueError, and changes nothing, if the file is damaged, is not a checkpoint or does not
@@ -222,12 +218,12 @@ def load_checkpoint(
     return progress
 
 
-def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def under(prefix, arrays):
     """Return the arrays whose names start with the prefix, with the prefix removed."""
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
-def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, Any]]:
+def _optimizer_state(arrays):
     """Return the optimiser state of each parameter, keyed by the number of the parameter."""
     state: dict[int, dict[str, Any]] = {}
     for name, value in under("optimizer.", arrays).items():
@@ -238,7 +234,7 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, 
     return state
 
 
-def _json(value: Any) -> str:
+def _json(value):
     """Return the value as JSON, converting arrays to lists and NumPy scalars to plain numbers."""
     try:
         return json.dumps(value, default=lambda x: x.tolist())

@@ -97,7 +97,7 @@ def repeating(generators):
 class Generator:
     """A stream of random numbers. A deep copy continues independently from the same state."""
 
-    def __init__(self, seed: int = DEFAULT_SEED) -> None:
+    def __init__(self, seed: int = DEFAULT_SEED):
         self._bits = np.random.MT19937()
         self.manual_seed(seed)
 

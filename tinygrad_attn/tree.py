@@ -3,16 +3,13 @@
 Of subclasses, only named tuples and dicts count as nested values.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from typing import Any
 
 
-def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
+def tree_map(f, tree):
     """Return the same structure with f applied to each leaf."""
-    kind: Any = type(tree)
+    kind = type(tree)
     if isinstance(tree, dict):
         new = copy.copy(tree)  # which keeps the class and the order of the keys
         new.update((key, tree_map(f, value)) for key, value in tree.items())
@@ -24,7 +21,7 @@ def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
     return kind(tree_map(f, value) for value in tree) if kind in (tuple, list) else f(tree)
 
 
-def tree_leaves(tree: Any) -> list[Any]:
+def tree_leaves(tree):
     """Return the leaves, in order."""
     leaves: list[Any] = []
     tree_map(leaves.append, tree)

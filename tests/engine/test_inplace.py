@@ -327,15 +327,6 @@ def test_what_a_vjp_reads_is_found_however_it_is_written(name):
         y.backward()
 
 
-def test_a_vjp_that_reads_only_shapes_lets_values_change():
-    like = ta.op(lambda a, b: a * 2.0).vjp(lambda g, _y, _a, _b: g * 2.0 * np.ones(_b.shape), None)
-    a, b = rand(3), rand(3, seed=1)
-    y = like(a, b).sum()
-    b.data[...] = 100
-    y.backward()
-    assert (a.grad.numpy() == 2).all()
-
-
 @pytest.mark.parametrize("setting", ["scaled", "x[index]", "x[index, None]", "take", "embedding"])
 def test_arrays_among_the_settings_are_watched_too(setting):
     """Either the op has a copy, and the gradient is right, or the change is found."""
@@ -540,6 +531,7 @@ def test_an_op_cannot_write_to_what_it_was_given(make, convert):
 def test_a_recorded_pass_reads_what_the_reference_reads():
     """The joint VJP reads neither x nor y, but the reference computes from x again."""
     saving = ta.op(lambda x: (np.exp(x), np.exp(x)), saves=True, reference=lambda x: np.exp(x))
+    saving.trusted = True  # as in the package, whose underscores are believed
     saving.vjp_all(lambda g, _y, _x, *, saved: (g * saved,))
     x = rand(4)
     before, y = np.exp(x.numpy()), saving(x).sum()

@@ -595,7 +595,9 @@ def test_a_schedule_as_torchs_lambda_lr_and_resumed():
     schedule = optim.Schedule(a, lambda t: 0.9**t)
     reference = torch.optim.lr_scheduler.LambdaLR(b, lambda t: 0.9**t)
     for step in range(10):
-        assert schedule.lr == pytest.approx(reference.get_last_lr()[0], rel=1e-14)
+        assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(
+            reference.get_last_lr()[0], rel=1e-14
+        )
         give_gradients(ours, theirs, step)
         a.step()
         b.step()

@@ -1,7 +1,6 @@
 """A program that is called: current parameters, arrays and Tensors, and what it refuses."""
 
 import copy
-import pickle
 import threading
 
 import numpy as np
@@ -193,14 +192,6 @@ def test_a_copy_reads_its_own_parameters():
     in_place(other)
     assert_right(program, loss(model), dict(model.named_parameters()))
     assert_right(its_program, loss(other), dict(other.named_parameters()))
-
-
-def test_a_pickled_program_has_its_own_model():
-    model, other = Tied(), Tied()
-    model.first.weight.data *= 2.0
-    programs = [ta.source(m, X, params=m, backward=False) for m in (model, other)]
-    assert np.array_equal(pickle.loads(pickle.dumps(programs[0]))(X), programs[0](X))
-    assert not np.allclose(programs[0](X), programs[1](X))
 
 
 def test_an_optimiser_steps_a_program():

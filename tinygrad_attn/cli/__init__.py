@@ -3,8 +3,6 @@
 Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C), 141 (nobody reads the output).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -53,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser():
     """Return the parser for all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy."
@@ -63,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=parser.print_help)
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
-    def command(run: Any, target: str = "", shaped: bool = False) -> Any:
+    def command(run, target="", shaped=False):
         """Add a command, described by its docstring, and return the function that adds options."""
         one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
@@ -104,7 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_teaching(command: Any) -> None:
+def _add_teaching(command):
     """Add the commands for exercises, exams and the course."""
     add = command(commands.exercise)
     add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list all)")
@@ -144,7 +142,7 @@ def _add_teaching(command: Any) -> None:
     add("--lang", **LANGUAGE)
 
 
-def count(text: str) -> int:
+def count(text):
     """Convert a text to an integer that is at least 1."""
     number = int(text)
     if number < 1:
@@ -152,7 +150,7 @@ def count(text: str) -> int:
     return number
 
 
-def shapes(text: str) -> list[tuple[int, ...]]:
+def shapes(text):
     """Convert `2,3` or "(4, 64) (64,)" to a list of shapes; an empty text is that of a scalar."""
     inner = re.fullmatch(r"\((.*)\)", text.strip())
     parts = re.split(r"\)[\s,]*\(", inner[1]) if inner else [text]

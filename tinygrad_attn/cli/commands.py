@@ -1,7 +1,5 @@
 """The commands, with their options as arguments. Each one imports only what it needs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -34,14 +32,14 @@ LIBRARIES = (  # module, distribution, extra, purpose
 )
 
 
-def demo(**options: Any) -> int:
+def demo(**options):
     """Train a small Transformer on images of digits and write a report."""
     from .demo import run_demo
 
     return run_demo(**options)
 
 
-def doctor() -> bool:
+def doctor():
     """List the installed libraries and check the gradients of a layer."""
     from .. import __version__, get_num_threads
 
@@ -63,7 +61,7 @@ def doctor() -> bool:
     return not report
 
 
-def check_layer() -> Any:
+def check_layer():
     """Compare the gradients of a small encoder layer with finite differences."""
     from .. import nn
     from ..check import gradcheck
@@ -73,7 +71,7 @@ def check_layer() -> Any:
     return gradcheck(layer.astype(np.float64), [x], fast_mode=True, raise_exception=False)
 
 
-def seeds(name: str) -> bool:
+def seeds(name):
     """Reproduce the numbers of the documents on which this project is based."""
     scripts = sorted(_source("examples").glob(f"seed_{name}*.py"))
     environment, reproduced = {**os.environ, "PYTHONPATH": str(ROOT)}, 0
@@ -84,30 +82,30 @@ def seeds(name: str) -> bool:
     return reproduced < len(scripts) or not scripts
 
 
-def exercise(name: str | None, files: list[str], hidden: str | None, **options: Any) -> int:
+def exercise(name, files, hidden, **options):
     """Mark an exercise of the course."""
     if hidden:
         os.environ["TINYGRAD_ATTN_HIDDEN"] = str(Path(hidden).resolve(strict=True))
     return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
 
 
-def page(file: str, output: str, offline: bool) -> None:
+def page(file, output, offline):
     """Write a page that marks an exercise of your own in the browser."""
     writer = load(_source("docs/live") / "own_page.py")
     print(writer.write(Path(file), Path(output), offline))
 
 
-def exam(file: str, **options: Any) -> int:
+def exam(file, **options):
     """Examine the gradients of any engine through an adapter of a few lines."""
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
 
 
-def practice(target: str | None, **options: Any) -> int:
+def practice(target, **options):
     """Make a function to differentiate by hand, and mark your backward rule."""
     return load(_source("docs/course/marking") / "_practice.py").main(target, **options)
 
 
-def course(folder: str, release: bool, students: str | None) -> None:
+def course(folder, release, students):
     """Copy the exercises and notebooks of the course, or make a lecturer's release."""
     place, into = _source("docs/course"), Path(folder)
     if students and not release:
@@ -118,7 +116,7 @@ def course(folder: str, release: bool, students: str | None) -> None:
         print(load(place / "layout.py").lay_out(into))
 
 
-def _source(name: str) -> Path:
+def _source(name):
     """Return a folder of the source, or its copy in an installed package."""
     folders = ROOT / name, Path(__file__).parents[1] / f"_{name}"
     found = [folder for folder in folders if folder.is_dir()]
@@ -127,7 +125,7 @@ def _source(name: str) -> Path:
     return found[0]
 
 
-def graph(target: str, output: str | None, **options: Any) -> None:
+def graph(target, output, **options):
     """Draw the graph of the tensor that a function computes."""
     from .. import viz
 
@@ -137,7 +135,7 @@ def graph(target: str, output: str | None, **options: Any) -> None:
     print(output or picture)
 
 
-def source(target: str, shape: Shapes, output: str | None, forward: bool) -> None:
+def source(target, shape, output, forward):
     """Write the forward and backward pass of a function as one NumPy file."""
     from .. import source as write
 
@@ -147,14 +145,14 @@ def source(target: str, shape: Shapes, output: str | None, forward: bool) -> Non
 
 
 def gradcheck(
-    target: str,
-    shape: Shapes,
-    seed: int,
-    vjp: str | None,
-    reference: str | None,
-    as_json: bool,
-    **options: Any,
-) -> bool:
+    target,
+    shape,
+    seed,
+    vjp,
+    reference,
+    as_json,
+    **options,
+):
     """Check a function's gradient at random inputs, by differences or against a reference."""
     from ..check import gradcheck as check
 
@@ -168,14 +166,14 @@ def gradcheck(
     return not report
 
 
-def in_language(text: str) -> str:
+def in_language(text):
     """Return a text in the language of --lang, which the marker's catalogue has."""
     if os.environ.get("TINYGRAD_ATTN_LANG", "en") == "en":
         return text
     return str(load(_source("docs/course/marking") / "_language.py").in_language(text))
 
 
-def _in_the_library_of(function: Any, x: np.ndarray) -> Any:
+def _in_the_library_of(function, x):
     """Convert an array to the library that the file of a function imports."""
     used = {
         getattr(value, "__name__", "") for value in getattr(function, "__globals__", {}).values()
@@ -187,7 +185,7 @@ def _in_the_library_of(function: Any, x: np.ndarray) -> Any:
     return x
 
 
-def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list]:
+def _function_and_inputs(target, shapes, seed=0):
     """Return the target and random inputs of these shapes (default: one shape, (3, 4))."""
     function, shapes = find(target), shapes or [(3, 4)]
     if len(shapes) == 1:  # once for all required arguments
@@ -198,7 +196,7 @@ def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[An
     return function, [rng.standard_normal(shape) for shape in shapes]
 
 
-def find(target: str) -> Any:
+def find(target):
     """Return the function for `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
     place, _, name = target.rpartition(":")
     if not place or name.endswith(".py"):  # no colon, or only the one after a drive letter
@@ -219,7 +217,7 @@ def find(target: str) -> Any:
     return getattr(module, name)
 
 
-def load(path: Path) -> Any:
+def load(path):
     """Run a Python file as a module that can import from its folder."""
     path = path.resolve()
     sys.path.insert(0, str(path.parent))
@@ -237,7 +235,7 @@ def load(path: Path) -> Any:
     return module
 
 
-def parameters_of(function: Any) -> Any:
+def parameters_of(function):
     """Return the parameters that a function uses from modules and tensors in its file, by name."""
     if not hasattr(function, "__code__"):
         return None  # a module or an op

@@ -23,33 +23,3 @@ from .graph import (
 from .kernels import FunctionCall, kernel, reference
 from .op import Op, op
 from .run import Listener, context, enable_grad, heard, is_plain, listening, no_grad, plain
-
-__all__ = [
-    "FunctionCall",
-    "Hooks",
-    "Listener",
-    "Node",
-    "Op",
-    "Parts",
-    "Symbolic",
-    "Variable",
-    "array_of",
-    "context",
-    "enable_grad",
-    "grad",
-    "history",
-    "inplace",
-    "heard",
-    "is_plain",
-    "kernel",
-    "listening",
-    "no_grad",
-    "op",
-    "plain",
-    "read_only",
-    "reference",
-    "sum_to",
-    "sweep",
-    "tensor_of",
-    "tracked",
-]

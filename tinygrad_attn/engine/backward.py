@@ -8,10 +8,8 @@ when a tensor is taken from the queue, everything that used it has already contr
 Users call `backward` and `grad`.
 """
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -119,7 +117,7 @@ def _seeded(roots, seeds, needed):
 
 def _hooked(x, g):
     """Return x's complete gradient after the hooks on it, and add it to .grad if x retains it."""
-    hooks: Any = x._tracked
+    hooks = x._tracked
     if not hooks:  # frozen after the forward pass
         return g
     for function in tuple(hooks.functions):
@@ -204,7 +202,7 @@ def _fit(gradient, x, source, i, create_graph):
 
 
 @reference
-def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
+def sum_to(g, shape: tuple[int, ...]):
     """Sum g over the axes that broadcasting added or expanded, to get back to `shape`."""
     lead = g.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
@@ -255,11 +253,11 @@ def accumulate(gradients):
 
 
 def backward(
-    outputs: Sequence[Any],
-    gradients: Sequence[Any],
-    retain_graph: bool = False,
-    create_graph: bool = False,
-) -> None:
+    outputs,
+    gradients,
+    retain_graph=False,
+    create_graph=False,
+):
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
     if context.repeated is not None:
         raise RuntimeError(
@@ -276,9 +274,9 @@ def backward(
 
 
 def grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
+    outputs,
+    inputs,
+    grad_outputs=None,
     *,
     retain_graph: bool | None = None,
     create_graph: bool = False,

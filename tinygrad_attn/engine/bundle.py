@@ -9,8 +9,6 @@ several outputs is a bundle, and so are the inputs of a module with backward hoo
     (a2 * 3).sum().backward()               # the VJP of `bundle` gets Parts({0: [3, 3, ...]})
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .graph import Hooks, Parts

@@ -5,9 +5,6 @@ number. Nodes point backwards, from an output to its inputs. So the graph has no
 freed together with the last reference to its final output.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -23,22 +20,14 @@ class Node:
 
     __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "checksums")
 
-    number: int
-    op: Any
-    inputs: tuple[Any, ...]  # tensors where a gradient is wanted, else plain values
-    settings: dict[str, Any]
-    saved: Any  # values that the op saves for its VJP
-    scope: Any  # the call of a module or a reference function that ran the op
-    checksums: dict[Any, int] | None  # of memory that the user can write to; see inplace.py
-
     def __init__(self, op, inputs, settings, saved, scope):
         self.number = next_number()
         self.op = op
-        self.inputs = inputs
+        self.inputs = inputs  # tensors where a gradient is wanted, else plain values
         self.settings = settings
-        self.saved = saved
-        self.scope = scope
-        self.checksums = None
+        self.saved = saved  # values that the op saves for its VJP
+        self.scope = scope  # the call of a module or a reference function that ran the op
+        self.checksums = None  # of memory that the user can write to; see inplace.py
 
 
 class Hooks:
@@ -105,7 +94,7 @@ class Parts(dict[int, Any]):
         return Parts(self)
 
 
-def tracked(x: Any) -> bool:
+def tracked(x):
     """Return whether x is a tensor to which gradients flow."""
     return isinstance(x, Variable) and bool(x._tracked)
 
@@ -126,7 +115,7 @@ def read_only(array):
 _number = attrgetter("_node.number")
 
 
-def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Variable]:
+def history(roots, ends=()):
     """Return all computed tensors that the roots depend on, including the roots, oldest first.
 
     This is a topological order because inputs are older than outputs. The traversal stops at the

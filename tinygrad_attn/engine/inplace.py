@@ -14,10 +14,7 @@ All events take the next sequence number, so comparing numbers shows whether an 
 creation of a node. This module never affects a result.
 """
 
-from __future__ import annotations
-
 import zlib
-from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -55,10 +52,10 @@ def has_memory(array):
     return isinstance(array, ndarray) and not isinstance(array, Symbolic)
 
 
-def owner(array: ndarray) -> ndarray:
+def owner(array):
     """Return the array that owns the memory, at the end of the chain of views."""
     while True:
-        base: Any = array.base
+        base = array.base
         if isinstance(base, memoryview):  # made by `hand_out`
             base = base.obj
         if not isinstance(base, ndarray):
@@ -71,7 +68,7 @@ BLOCK = 2**14  # words of 8 bytes: a block and its factors fit into the processo
 FACTORS = np.multiply.accumulate(np.full(BLOCK, 6364136223846793005, np.uint64))  # all odd
 
 
-def checksum_of(array: ndarray) -> int:
+def checksum_of(array):
     """Return a checksum of the array's values, which any change of one element changes.
 
     Large arrays are summed with odd factors modulo 2^64, four times as fast as a CRC.
@@ -128,7 +125,7 @@ def replaced(x):
     return getattr(x, "_replaced", (0, 0))
 
 
-def hand_out(array: Any) -> Any:
+def hand_out(array):
     """Return a view of the array for the user, who can write to it as long as the view exists."""
     global latest
     if isinstance(array, Symbolic):

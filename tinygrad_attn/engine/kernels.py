@@ -1,7 +1,5 @@
 """Registration of kernels, with which `fast/` replaces functions and ops."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,10 +48,10 @@ def reference(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-def kernel(replaces: Any) -> Callable[[Function], Function]:
+def kernel(replaces) -> Callable[[Function], Function]:
     """Register the decorated function as the kernel of a reference function or an op."""
 
-    def register(function: Function) -> Function:
+    def register(function):
         replaces.kernel = function
         kernels.append((replaces, function))
         return function
@@ -61,11 +59,5 @@ def kernel(replaces: Any) -> Callable[[Function], Function]:
     return register
 
 
-when_loaded: dict[str, Callable[[], Any]] = {}
-"""Maps the name of a lazily loaded module to a function that registers its kernels."""
-
-
-def loaded(module: str) -> None:
-    """Register the kernels of a module that has just been loaded."""
-    if module in when_loaded:
-        when_loaded[module]()
+with_optim: list[Callable[[], Any]] = []
+"""Called when `optim` is loaded, to register its kernels: the package is loaded without it."""

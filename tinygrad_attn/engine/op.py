@@ -8,7 +8,6 @@ can be differentiated again.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 from collections.abc import Callable
@@ -49,9 +48,9 @@ class Op:
         *,
         broadcasts: bool = False,
         saves: bool = False,
-        reference: Any = None,
+        reference=None,
         stands_for: Op | None = None,
-    ) -> None:
+    ):
         if not callable(forward):
             raise TypeError(f"@op must decorate a function on arrays, got {describe(forward)}.")
         is_ufunc = isinstance(forward, np.ufunc)  # which has no signature
@@ -84,11 +83,7 @@ class Op:
         return self.__name__  # copied and pickled by name, like functions
 
     def vjp(self, *vjps: Function | None) -> Op:
-        """Set one VJP for each input, or None for an input without a derivative.
-
-        A VJP that uses a parameter only for its shape or dtype, as in `_x.shape`, gives it a name
-        with an underscore. The values of such a parameter may change before the backward pass.
-        """
+        """Set one VJP for each input, or None for an input without a derivative."""
         if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
             raise ValueError(
                 f"op {self.__name__!r} has {self.count} positional inputs {self.input_names or ''} "
@@ -120,7 +115,7 @@ class Op:
         self.reads = self._values_read([vjp])
         return vjp
 
-    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+    def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
         here = context.__dict__  # one access to the run instead of four
         if self.kernel is not None and not here["plain"]:
@@ -280,7 +275,7 @@ class Op:
         read = set()
         for vjp in vjps:
             for i, p in enumerate(_value_parameters(vjp)):
-                if p.name.startswith("_") and (self.trusted or _is_unread(vjp, p.name)):
+                if p.name.startswith("_") and self.trusted:
                     continue
                 if p.kind is p.VAR_POSITIONAL:
                     return None
@@ -338,23 +333,6 @@ in_checkpoint = Gone(
     "gradients with value_and_grad or vjp.",
 )
 
-SHAPE = frozenset(("shape", "dtype", "ndim", "size"))
-
-
-def _is_unread(vjp, name):
-    """Return whether a function uses a parameter only as in `_x.shape`, by its bytecode."""
-    code = getattr(getattr(vjp, "__func__", vjp), "__code__", None)
-    if code is None or name in code.co_cellvars:
-        return False
-    steps = list(dis.get_instructions(code))
-    for step, following in zip(steps, steps[1:]):
-        loaded = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if name in loaded and not (
-            loaded[-1] == name and loaded.count(name) == 1 and following.argval in SHAPE
-        ):
-            return False
-    return True
-
 
 def as_operand(op, x, inputs):
     """Convert an operand that is neither a Tensor nor a Python number to an array.
@@ -406,7 +384,7 @@ def op(forward: Function, *vjps: Function | None, **flags: Any) -> Op: ...
 def op(
     *, broadcasts: bool = False, saves: bool = False, reference: Function | None = None
 ) -> Callable[[Function], Op]: ...
-def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) -> Any:
+def op(forward: Function | None = None, *vjps: Function | None, **flags):
     """Turn a function on arrays into an op, whose derivatives are defined with `.vjp`.
 
         @op

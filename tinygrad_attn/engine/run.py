@@ -6,12 +6,10 @@ changes a run: listeners hear of events and change nothing, and what changes a r
 in the graph (`Tensor.register_hook`) or in a module's call (a hook or a patch).
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ContextDecorator, contextmanager
 from typing import Any, Self, TypeVar, overload
 
@@ -27,14 +25,14 @@ class Context(threading.local):
     def __init__(self):
         self.recording: bool | str = True  # False inside no_grad(); or VALUES_ONLY
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
-        self.scope: Any = None  # the module call that is running
+        self.scope = None  # the module call that is running
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
         self.listeners: tuple[Listener, ...] = ()
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
         self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
-        self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
-        self.repeated: Any = None  # in a checkpoint, the tensors that its first run has used
-        self.backward_pass: Any = None  # the Pass that is running
+        self.noted_draws = None  # the random numbers, in a checkpoint's two runs
+        self.repeated = None  # in a checkpoint, the tensors that its first run has used
+        self.backward_pass = None  # the Pass that is running
         self.recording_blocks: list[Any] = []  # each no_grad() and similar, and the value before it
         self.plain_blocks: list[Any] = []
 
@@ -43,7 +41,7 @@ class Context(threading.local):
         return dict(self.__dict__)
 
     @contextmanager
-    def entered(self, **settings: Any) -> Iterator[None]:
+    def entered(self, **settings):
         """Use other settings inside the block."""
         here = self.__dict__
         before = {name: here[name] for name in settings}
@@ -54,7 +52,7 @@ class Context(threading.local):
             here.update(before)
 
     @contextmanager
-    def added(self, name: str, *entries: Any) -> Iterator[None]:
+    def added(self, name, *entries):
         """Add entries to a tuple inside the block. Blocks may end in another order."""
         setattr(self, name, (*getattr(self, name), *entries))
         try:
@@ -112,7 +110,7 @@ def heard(event):
 
 
 @contextmanager
-def listening(listener: Any) -> Iterator[Any]:
+def listening(listener):
     """Let the listener hear of events in this thread inside the block."""
     with context.added("listeners", listener):
         yield listener
@@ -128,7 +126,7 @@ class _Mode(ContextDecorator):
     def __new__(cls) -> Self: ...
     @overload
     def __new__(cls, function: _Function) -> _Function: ...  # type: ignore[misc]
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, function=None) -> Any:
         mode = super().__new__(cls)
         return mode if function is None else mode(function)  # a decorator without parentheses
 

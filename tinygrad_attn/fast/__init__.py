@@ -7,9 +7,7 @@ the kernels; `blocks` and `threads` divide the work; `tuning` has all thresholds
 
 from importlib import import_module
 
-from ..engine.kernels import when_loaded
+from ..engine.kernels import with_optim
 from . import attention, layers, ops
 
-when_loaded["optim"] = lambda: import_module(f"{__name__}.adamw")
-
-__all__ = ["attention", "layers", "ops"]
+with_optim.append(lambda: import_module(f"{__name__}.adamw"))

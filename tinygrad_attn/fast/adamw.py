@@ -5,8 +5,6 @@ thousand. So the small parameters of a group and their state are copied to flat 
 together and copied back.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

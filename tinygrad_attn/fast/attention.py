@@ -9,8 +9,6 @@ T, not with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
     dv = p^T g   dp = g v^T   ds = p (dp - rowsum(g y))   dq = ds k scale   dk = ds^T q scale
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache, partial, reduce
 from itertools import product

@@ -4,8 +4,6 @@ A kernel with ten NumPy calls on a large array would read and write memory ten t
 works on blocks of rows does so only once.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -5,8 +5,6 @@ Second derivatives differentiate the reference. A kernel handles arrays of one d
 float64, and returns NotImplemented for anything else.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels for ops whose NumPy functions are slow."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

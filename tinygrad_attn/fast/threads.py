@@ -9,19 +9,15 @@ Each training step allocates and frees the same arrays. glibc returns large arra
 which must then clear new pages in the next step. That takes 10 to 40 % of the step's time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextvars import copy_context
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +51,7 @@ def get_num_threads() -> int:
 
 
 @cache
-def _blas() -> Any:
+def _blas():
     """Return the functions that get and set OpenBLAS's number of threads, or None."""
     extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
@@ -76,12 +72,12 @@ class _OneBlasThread:
         self.lock = threading.Lock()
         self.before: list[int] = []  # the numbers of threads to restore; all but the first are 1
 
-    def __enter__(self) -> None:
+    def __enter__(self):
         with self.lock:
             self.before.append(_blas()[0]())
             _blas()[1](1)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         with self.lock:
             _blas()[1](self.before.pop())
 
@@ -89,12 +85,12 @@ class _OneBlasThread:
 one_blas_thread = _OneBlasThread()
 
 
-def workers(big: bool = True) -> int:
+def workers(big=True):
     """Return how many threads to use: one, unless the work is big and BLAS can be limited."""
     return get_num_threads() if big and _blas() else 1
 
 
-def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def dot(a, b):
     """Return a.dot(b), using one BLAS thread if BLAS would otherwise compete with our threads."""
     if max(a.size, b.size) < tuning.SMALL_DOT or workers() == 1:
         return a.dot(b)
@@ -103,7 +99,7 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _pool(threads: int, process: int) -> Any:
+def _pool(threads: int, process: int):
     """Return a pool of threads, which a forked child process does not share."""
     from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import
 
@@ -113,7 +109,7 @@ def _pool(threads: int, process: int) -> Any:
 _taken = threading.Lock()  # held by the call whose tasks run in the pool
 
 
-def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
+def tasks(f, n, big=True):
     """Call f(0), ..., f(n - 1), each in the next free thread, or all in this thread if not big."""
     threads = min(workers(big), n)
     if threads < 2 or not _taken.acquire(blocking=False):
@@ -122,7 +118,7 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
         return
     left = deque([*range(n), *[None] * threads])  # each thread ends at a None
 
-    def run() -> None:
+    def run():
         for i in iter(left.popleft, None):
             f(i)
 
@@ -141,7 +137,7 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
         _taken.release()
 
 
-def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
+def split(f, n, big=True):
     """Call f(start, stop) for consecutive parts of range(n), one for each thread."""
     count = max(1, min(workers(big), n))
     cuts = [n * i // count for i in range(count + 1)]
@@ -152,7 +148,7 @@ def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
 
 
 @cache
-def keep_freed() -> None:
+def keep_freed():
     """Free one array of 31 MB, after which glibc keeps freed arrays up to that size.
 
     See mallopt(3) on M_MMAP_THRESHOLD. The array is never touched, so it takes no memory.

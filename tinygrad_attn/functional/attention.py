@@ -7,11 +7,8 @@ Masks: in `scaled_dot_product_attention`, a boolean mask is True where a query *
 between the two. A float mask is added to the scores.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +32,7 @@ class BlockedMask(np.ndarray):
 
     __array_priority__ = 1.0
 
-    def __array_wrap__(self, array, context=None, return_scalar: bool = False) -> Any:
+    def __array_wrap__(self, array, context=None, return_scalar=False):
         joins = (np.bitwise_or, np.bitwise_and, np.logical_or, np.logical_and)
         if context is not None and context[0] in joins and array.dtype == bool:
             return array.view(BlockedMask)
@@ -146,7 +143,7 @@ def rotary(x, positions, base: float = 10000.0) -> Tensor:
 
 
 @reference
-def attention_weights(q, k, mask=None, *, scale: float, is_causal: bool = False) -> Tensor:
+def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask) over the keys; a row with all keys blocked is all zeros.
 
     q is (..., T, D), k is (..., S, D), and mask broadcasts to (..., T, S). A boolean mask is True
@@ -157,7 +154,7 @@ def attention_weights(q, k, mask=None, *, scale: float, is_causal: bool = False)
     return masked_softmax(scores, mask, is_causal)
 
 
-def masked_softmax(scores, mask=None, is_causal: bool = False) -> Tensor:
+def masked_softmax(scores, mask=None, is_causal=False):
     """softmax(scores + mask) over the last axis; masks work as in `attention_weights`."""
     may_look = array_of(mask)  # None: every query may look at every key
     if mask is not None and may_look.dtype != bool:
@@ -183,11 +180,11 @@ def attention(
     v,
     mask=None,
     *,
-    keep: np.ndarray | None = None,
-    keep_scale: float = 1.0,
-    need_weights: bool = False,
+    keep=None,
+    keep_scale=1.0,
+    need_weights=False,
     **settings,
-) -> tuple[Tensor, Any]:
+):
     """softmax(q k^T scale + mask) v: the output, and the weights or None; without argument checks.
 
     `settings` are those of `attention_weights`. `keep` (..., T, S) is True for the weights that
@@ -202,7 +199,7 @@ def attention(
 
 
 @reference
-def packed_attention(packed, mask=None, *, num_heads: int, **settings) -> tuple[Tensor, Any]:
+def packed_attention(packed, mask=None, *, num_heads, **settings):
     """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D), and weights."""
     heads = unpack_heads(packed, num_heads)
     output, weights = attention(heads[0], heads[1], heads[2], mask, **settings)
@@ -227,7 +224,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     need_weights: bool = False,
-) -> Any:
+):
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
 
     scale is 1 / sqrt(D) by default. attn_mask broadcasts to (..., T, S); a boolean mask is True

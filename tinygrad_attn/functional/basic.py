@@ -4,8 +4,6 @@ Each function is composed of ops, so it needs no VJP of its own and has derivati
 `fast/` may register a kernel, with its own VJP, for a function marked `@reference`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -204,14 +202,14 @@ def dropout(x, p: float = 0.5, training: bool = True, inplace: bool = False) -> 
     return apply_dropout(x, keep=draw_keep(x.shape, p), p=float(p))
 
 
-def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
+def draw_keep(shape, p):
     """Draw a boolean mask of the elements that dropout keeps, each with probability 1 - p."""
     checks.check_probability(p, "dropout")
     return random.default_generator().bernoulli(shape, 1 - p) if p < 1 else np.zeros(shape, bool)
 
 
 @reference
-def apply_dropout(x, *, keep: np.ndarray, p: float) -> Tensor:
+def apply_dropout(x, *, keep, p):
     """y = x keep / (1 - p)"""
     return x * (keep / array_of(x).dtype.type(1 - p)) if p < 1 else x * 0.0
 
@@ -219,7 +217,7 @@ def apply_dropout(x, *, keep: np.ndarray, p: float) -> Tensor:
 # ---- losses
 
 
-def reduce(losses, reduction: str) -> Tensor:
+def reduce(losses, reduction):
     """Return the mean or the sum of the losses, or the losses themselves for "none"."""
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
@@ -281,7 +279,7 @@ def cross_entropy(
     )
 
 
-def _weighed_logarithms(x, weight, axis: int) -> Tensor:
+def _weighed_logarithms(x, weight, axis):
     """weight_c log_softmax(x)_c"""
     log_p = log_softmax(x, axis=axis)
     return log_p if weight is None else log_p * weight.reshape(-1, *(1,) * (x.ndim - 1 - axis))
@@ -292,11 +290,11 @@ def label_cross_entropy(
     x,
     weight=None,
     *,
-    target: np.ndarray,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
+    target,
+    ignore_index=-100,
+    reduction="mean",
+    label_smoothing=0.0,
+):
     """-weight_t log_softmax(x)_t for class indices t, without argument checks."""
     axis = min(1, x.ndim - 1)
     ignored = target == ignore_index
@@ -317,7 +315,7 @@ def label_cross_entropy(
         return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
 
 
-def _soft_cross_entropy(x, target, weight, reduction: str, label_smoothing: float) -> Tensor:
+def _soft_cross_entropy(x, target, weight, reduction, label_smoothing):
     """-sum_c target_c weight_c log_softmax(x)_c; the mean is over samples."""
     axis = min(1, x.ndim - 1)
     if label_smoothing:

@@ -1,10 +1,5 @@
 """Argument checks for `functional`, with errors that say what to write instead."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from ..engine import Symbolic, Variable, array_of
@@ -15,7 +10,7 @@ from ..tensor.convert import as_sizes
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def real(x, function: str, dtype=None) -> Any:
+def real(x, function, dtype=None):
     """Return a Tensor or an array in floating point; numbers and lists become a Tensor.
 
     Integers are converted to `dtype`, by default the default dtype.
@@ -35,12 +30,12 @@ def real(x, function: str, dtype=None) -> Any:
     return x
 
 
-def values(x) -> Any:
+def values(x):
     """Return a mask or class labels as an array; a Tensor stays a Tensor."""
     return x if isinstance(x, (Variable, np.ndarray, Symbolic)) else np.asarray(x)
 
 
-def integers(x, function: str, name: str) -> np.ndarray:
+def integers(x, function, name):
     """Return x as a plain array of integers, copied because the caller may change the original."""
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
@@ -50,7 +45,7 @@ def integers(x, function: str, name: str) -> np.ndarray:
     return array
 
 
-def check_choice(value, known: Sequence[str], name: str, function: str) -> None:
+def check_choice(value, known, name, function):
     """Raise ValueError unless the value is one of the known values."""
     if value not in known:
         raise ValueError(
@@ -59,13 +54,13 @@ def check_choice(value, known: Sequence[str], name: str, function: str) -> None:
         )
 
 
-def check_probability(p, function: str, name: str = "p") -> None:
+def check_probability(p, function, name="p"):
     """Raise ValueError unless p is a number between 0 and 1."""
     if not is_number(p) or not 0 <= p <= 1:
         raise ValueError(f"{function}: {name} must be a number in [0, 1], got {describe(p)}.")
 
 
-def normalized_axes(x, normalized_shape, function: str, **parameters) -> tuple[int, ...]:
+def normalized_axes(x, normalized_shape, function, **parameters):
     """Return the axes to normalise; raise ValueError if the shapes do not fit."""
     shape = as_sizes((normalized_shape,))
     if not shape or x.shape[-len(shape) :] != shape:
@@ -78,7 +73,7 @@ def normalized_axes(x, normalized_shape, function: str, **parameters) -> tuple[i
     return tuple(range(-len(shape), 0))
 
 
-def check_rows(indices: np.ndarray, rows: int) -> None:
+def check_rows(indices, rows):
     """Raise ValueError unless every index refers to a row of the table."""
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
@@ -87,7 +82,7 @@ def check_rows(indices: np.ndarray, rows: int) -> None:
         )
 
 
-def padding_row(padding_idx, rows: int, function: str) -> int | None:
+def padding_row(padding_idx, rows, function):
     """Return padding_idx as a nonnegative row index."""
     if padding_idx is None:
         return None
@@ -98,7 +93,7 @@ def padding_row(padding_idx, rows: int, function: str) -> int | None:
     return int(padding_idx) % rows
 
 
-def check_labels(x, labels: np.ndarray, axis: int, ignore_index: int) -> None:
+def check_labels(x, labels, axis, ignore_index):
     """Raise ValueError unless labels are classes and have the shape of x without its class axis."""
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     if labels.shape != expected:
@@ -122,7 +117,7 @@ def check_labels(x, labels: np.ndarray, axis: int, ignore_index: int) -> None:
         )
 
 
-def check_probabilities(x, target, ignore_index: int | None) -> None:
+def check_probabilities(x, target, ignore_index):
     """Raise ValueError unless target probabilities have the shape of the scores."""
     if target.shape != x.shape:
         raise ValueError(
@@ -137,7 +132,7 @@ def check_probabilities(x, target, ignore_index: int | None) -> None:
         )
 
 
-def check_attention(q, k, v, mask) -> tuple[int, ...]:
+def check_attention(q, k, v, mask):
     """Return the shape of the scores, (..., T, S); raise if the arguments do not fit together."""
     given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
@@ -173,7 +168,7 @@ def check_attention(q, k, v, mask) -> tuple[int, ...]:
     return shape
 
 
-def warn_of_a_doubtful_mask(mask, blocked: bool) -> None:
+def warn_of_a_doubtful_mask(mask, blocked):
     """Warn about a causal mask in the wrong convention or a float mask of zeros and ones.
 
     `blocked` is the boolean that marks a blocked key.

@@ -4,8 +4,6 @@ In shapes, B is the batch size, H the number of heads, T the number of queries, 
 and E the embedding size. D is the size of queries and keys in one head, and V the size of values.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -50,7 +48,7 @@ class MultiheadAttention(Module):
         *,
         head_dim: int | None = None,
         value_head_dim: int | None = None,
-    ) -> None:
+    ):
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads. "
@@ -220,7 +218,7 @@ class SelfAttention(Module):
         qkv_bias: bool = False,
         causal: bool = False,
         dropout: float = 0.0,
-    ) -> None:
+    ):
         self.d_out, self.causal = d_out, causal
         project = lambda: Linear(d_in, d_out, bias=qkv_bias)
         self.W_query, self.W_key, self.W_value = project(), project(), project()
@@ -242,7 +240,7 @@ class AdditiveAttention(Module):
     Bahdanau et al., 2015. Queries and keys may have different widths.
     """
 
-    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0):
         self.W_key = Linear(key_dim, hidden_dim, bias=False)
         self.W_query = Linear(query_dim, hidden_dim, bias=False)
         self.w_score = Linear(hidden_dim, 1, bias=False)

@@ -1,9 +1,6 @@
 """The cache of keys and values, for generating text token by token."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,11 +60,11 @@ class KeyValueCache:
         entries = *self._tokens.values(), *self._memories.values()
         return sum(k._data.nbytes + v._data.nbytes for k, v, *_ in entries)
 
-    def past(self, module: Module | None) -> int:
+    def past(self, module):
         """Return the number of keys cached for this module."""
         return self._tokens[module][0].shape[-2] if module in self._tokens else 0
 
-    def extend(self, module: Module, k, v) -> Any:
+    def extend(self, module, k, v):
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
         if module in self._memories:
             raise _refusal(self._memories[module][2], k)
@@ -89,7 +86,7 @@ class KeyValueCache:
         self._store("_tokens", module, (k, v, rooms))
         return k, v
 
-    def memory(self, module: Module, key, value, project: Callable[[], Any]) -> Any:
+    def memory(self, module, key, value, project):
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
         if module in self._tokens:

@@ -1,8 +1,5 @@
 """The scope and the hooks of a module call."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,19 +23,19 @@ class Scope:
         self.undo: Any = {}
 
 
-def calls(scope) -> Iterator[Any]:
+def calls(scope):
     """Iterate over a call of a module or function and the calls around it, innermost first."""
     while scope is not None:
         yield scope
         scope = scope.outer
 
 
-def enclosing(scope) -> Iterator[Any]:
+def enclosing(scope):
     """Iterate over the module calls around a scope, innermost first."""
     return (call for call in calls(scope) if not isinstance(call, FunctionCall))
 
 
-def dotted_name(scope, root=None) -> str:
+def dotted_name(scope, root=None):
     """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
     By default, `root` is the outermost call. A module without a name is named after its class.
@@ -75,7 +72,7 @@ class Hook(AbstractContextManager["Hook"]):
         self.remove()
 
 
-def tell_change(module: Any, name: str) -> None:
+def tell_change(module, name):
     """Tell the listeners that an attribute of a module is about to change."""
     for listener in context.listeners:
         listener.changing(module, name)

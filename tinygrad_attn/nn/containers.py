@@ -1,7 +1,5 @@
 """Modules that contain other modules: Sequential, ModuleList and ModuleDict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
@@ -13,13 +11,13 @@ class _Numbered(Module):
 
     _slices_keep_names = False
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._attributes(Module))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._attributes(Module).values())
 
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: int | slice):
         selected = [*self._attributes(Module).items()][index]
         if isinstance(selected, tuple):
             return selected[1]
@@ -51,7 +49,7 @@ class _Numbered(Module):
 class ModuleList(_Numbered):
     """A list of registered submodules. Like torch.nn.ModuleList."""
 
-    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+    def __init__(self, modules: Iterable[Module] | None = None):
         self.extend(modules or ())
 
 
@@ -70,7 +68,7 @@ class Sequential(_Numbered):
         else:
             self.extend(modules)
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input -> f_n(... f_1(input))"""
         for module in self:
             input = module(input)
@@ -88,7 +86,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     def __setitem__(self, name: str, module: Module) -> None:
         self.add_module(name, module)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str):
         return self._attributes(Module)[name]
 
     def __delitem__(self, name: str) -> None:
@@ -97,5 +95,5 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._attributes(Module))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._attributes(Module))

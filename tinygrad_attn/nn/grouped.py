@@ -4,8 +4,6 @@ In shapes, H is the number of query heads, G the number of key and value heads, 
 other letters are as in `attention.py`.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -40,7 +38,7 @@ class GroupedQueryAttention(Module):
         head_dim: int | None = None,
         rotary_base: float | None = None,
         bias: bool = False,
-    ) -> None:
+    ):
         if num_heads % num_kv_heads or (head_dim is None and embed_dim % num_heads):
             raise ValueError(
                 f"num_heads={num_heads} must be a multiple of num_kv_heads={num_kv_heads}, and "

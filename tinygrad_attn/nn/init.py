@@ -3,10 +3,8 @@
 Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..engine import inplace
 from ..errors import describe
@@ -30,7 +28,7 @@ __all__ = [
 T = TypeVar("T", bound=Tensor)
 
 
-def constant_(tensor: T, val: Any) -> T:
+def constant_(tensor: T, val) -> T:
     """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"pass a Tensor such as layer.weight, not its data {describe(tensor)}.")

@@ -1,7 +1,5 @@
 """Look inside a model: attention weights, outputs, and calls with parts replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -206,9 +204,9 @@ def _replaced(pattern, new, output):
 def functional_call(
     module: Module,
     parameters_and_buffers: Mapping[str, Any],
-    args: Any = (),
+    args=(),
     kwargs: Mapping[str, Any] | None = None,
-) -> Any:
+):
     """Call module(*args, **kwargs) with other tensors in place of its parameters and buffers.
 
         names, weights = zip(*model.named_parameters())

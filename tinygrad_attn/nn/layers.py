@@ -1,7 +1,5 @@
 """Linear, embedding and norm layers, positional encodings, activations and losses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +25,7 @@ def floating(x, module):
 class Identity(Module):
     """y = x"""
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input -> input"""
         return input
 
@@ -38,7 +36,7 @@ class Linear(Module):
     Both are initially uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
         self.in_features, self.out_features = in_features, out_features
         empty = Parameter.empty
         self.weight = init.kaiming_uniform_(empty(out_features, in_features), math.sqrt(5))
@@ -62,9 +60,7 @@ class Embedding(Module):
 
     _shown = ("num_embeddings", "embedding_dim", "padding_idx")
 
-    def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None
-    ) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_row(padding_idx, num_embeddings, "Embedding")
         self.weight = init.normal_(Parameter.empty(num_embeddings, embedding_dim))
@@ -86,7 +82,7 @@ class _Norm(Module):
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
-    ) -> None:
+    ):
         if eps is not None and eps >= 1:
             name = type(self).__name__
             raise ValueError(f"eps={eps} is too large; for several axes, write nn.{name}((m, n)).")
@@ -108,13 +104,13 @@ class LayerNorm(_Norm):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
-    ) -> None:
+    ):
         super().__init__(normalized_shape, eps, elementwise_affine)
         self.eps: float
         empty = Parameter.empty(*self.normalized_shape)
         self.bias = init.zeros_(empty) if elementwise_affine and bias else None
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -125,7 +121,7 @@ class RMSNorm(_Norm):
     By default, `eps` is the epsilon of x's dtype. Zhang and Sennrich, 2019; like torch.nn.RMSNorm.
     """
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
@@ -138,11 +134,11 @@ class Dropout(Module):
 
     _shown = ("p",)
 
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False):
         check_probability(p, "Dropout")
         self.p = p
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.dropout(input, self.p, self.training)
 
@@ -152,10 +148,10 @@ class _Elementwise(Module):
 
     function: Callable[[Any], Any]
 
-    def __init__(self, inplace: bool = False) -> None:
+    def __init__(self, inplace: bool = False):
         pass
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return type(self).function(input)
 
@@ -189,10 +185,10 @@ class GELU(Module):
 
     _shown = ("approximate",)
 
-    def __init__(self, approximate: str = "none") -> None:
+    def __init__(self, approximate: str = "none"):
         self.approximate = approximate
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.gelu(input, self.approximate)
 
@@ -202,10 +198,10 @@ class Softmax(Module):
 
     _shown = ("axis",)
 
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
+    def __init__(self, axis: int = -1, *, dim: int | None = None):
         self.axis = axis if dim is None else dim
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.softmax(input, self.axis)
 
@@ -213,7 +209,7 @@ class Softmax(Module):
 class LogSoftmax(Softmax):
     """y_i = x_i - log sum_j exp(x_j) along an axis"""
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.log_softmax(input, self.axis)
 
@@ -223,10 +219,10 @@ class MSELoss(Module):
 
     _shown = ("reduction",)
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(self, reduction: str = "mean"):
         self.reduction = reduction
 
-    def forward(self, input, target) -> Any:
+    def forward(self, input, target):
         """Two tensors of the same shape -> (), or their shape with reduction="none"."""
         return F.mse_loss(input, target, self.reduction)
 
@@ -245,12 +241,12 @@ class CrossEntropyLoss(Module):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
-    ) -> None:
+    ):
         self.register_buffer("weight", weight)
         self.ignore_index, self.reduction = ignore_index, reduction
         self.label_smoothing = label_smoothing
 
-    def forward(self, input, target) -> Any:
+    def forward(self, input, target):
         """Logits (B, C, ...), and class indices (B, ...) or probabilities (B, C, ...) -> ()"""
         return F.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
@@ -296,7 +292,7 @@ class SinusoidalPositionalEncoding(_Positions):
 
     def __init__(
         self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True
-    ) -> None:
+    ):
         super().__init__(max_len, d_model, batch_first)
         self.pe = Buffer(F.sinusoidal_positions(max_len, d_model), persistent=False)
         self.dropout = Dropout(dropout)
@@ -311,6 +307,6 @@ class LearnedPositionalEncoding(_Positions):
 
     _table = "weight"
 
-    def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
+    def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True):
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)

@@ -5,8 +5,6 @@ a float mask is added to the scores. B is the batch size, H the number of heads,
 queries and S the number of keys.
 """
 
-from __future__ import annotations
-
 import math
 from functools import reduce
 from operator import add, or_

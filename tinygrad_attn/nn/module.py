@@ -6,7 +6,7 @@ As in PyTorch, parameters come first, then buffers, then modules, each in the or
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Self
 
@@ -23,12 +23,7 @@ class StateValue(Tensor):
     """A Tensor that shares memory with a module. `p -= x` raises TypeError."""
 
     __slots__ = ()
-
-    def _assigned(self, other):
-        raise TypeError(f"p -= x would leave {describe(self)} unchanged. Write p.data -= x.data.")
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
-    __imatmul__ = _assigned
+    _of_a_module = True
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -43,13 +38,13 @@ class Parameter(StateValue):
 
     __slots__ = ()
 
-    def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
+    def __init__(self, data, requires_grad: bool = True, dtype=None):
         super().__init__(data, requires_grad, dtype)
 
     @classmethod
     def empty(cls, *shape: int) -> Parameter:
         """Return an uninitialised parameter of the default dtype."""
-        return cls._of(np.empty(shape, get_default_dtype()), True)  # type: ignore[return-value]
+        return cls._of(np.empty(shape, get_default_dtype()), True)
 
 
 class Buffer(Tensor):
@@ -61,12 +56,12 @@ class Buffer(Tensor):
 
     __slots__ = ("persistent",)
 
-    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+    def __init__(self, data, *, persistent: bool = True):
         super().__init__(data)
         self.persistent = persistent
 
 
-def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
+def zero_gradients(parameters, set_to_none):
     """Set the gradients to None, or to zeros."""
     for p in parameters:
         g = None if set_to_none else p.grad
@@ -104,11 +99,11 @@ class Module:
     _names: dict[Any, tuple[str, ...]] = {}
     """The attributes of each of KINDS, in the order of assignment. Copies may share the dict."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args, **kwargs) -> Any:
         """Compute the output. Every subclass defines this method."""
         raise TypeError(f"{type(self).__name__} does not define forward(). Loop over a ModuleList.")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args, **kwargs) -> Any:
         here = context.__dict__
         outer = here["scope"]
         scope = here["scope"] = Scope(self, outer)
@@ -154,7 +149,7 @@ class Module:
 
     # ---- attributes
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         hint = ""
         if not name.startswith("__"):  # copy and pickle look for such names
             hint = f" Write {WRITE[name]}." if name in WRITE else nearest(name, dir(self))
@@ -162,7 +157,7 @@ class Module:
             f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name, value):
         tell_change(self, name)
         if name == "requires_grad":
             raise AttributeError(
@@ -186,7 +181,7 @@ class Module:
             self._set_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
         object.__setattr__(self, name, value)
 
-    def __delattr__(self, name: str) -> None:
+    def __delattr__(self, name):
         tell_change(self, name)
         super().__delattr__(name)
         self._set_kind(name, None)
@@ -203,7 +198,7 @@ class Module:
                 names[kind] = (*names.get(kind, ()), name)
             vars(self)["_names"] = names
 
-    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, tensor, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
         self._set_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
@@ -308,7 +303,7 @@ class Module:
         """Set the gradients of all parameters to None, or to zeros."""
         zero_gradients(self.parameters(), set_to_none)
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype) -> Self:
         """Convert floating parameters and buffers to a floating dtype. Returns the module.
 
         Create the optimiser afterwards.
@@ -378,7 +373,7 @@ class Module:
             own[name][...] = value
         return IncompatibleKeys(missing, unexpected)
 
-    def summary(self, *inputs: Any, **kwargs: Any) -> Any:
+    def summary(self, *inputs, **kwargs) -> Any:
         """Run the module once and return a table of modules, shapes, parameters and FLOPs."""
         from .summary import summary  # avoids an import cycle
 
@@ -388,7 +383,7 @@ class Module:
         """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         head, extra = type(self).__name__, self.extra_repr()
         children = self._attributes(Module).items()
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]

@@ -1,10 +1,8 @@
 """The table of a model: the output, the parameters and the FLOPs of each module."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,10 +36,10 @@ class Row(NamedTuple):
 class Summary:
     """The rows that `summary` returns. repr() aligns them in a table."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows):
         self.rows = rows
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         headings = "module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward"
         table = [headings, *(row.cells() for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*table)]
@@ -54,7 +52,7 @@ class Summary:
 class _Products(Listener):
     """Counts the FLOPs of matrix products in each module, and notes the shapes of outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.flops = Counter[tuple[Module, str]]()  # keyed by module, and "forward" or "backward"
         self.shapes: dict[Module, str] = {}
 
@@ -94,7 +92,7 @@ def _einsum_flops(operands, labels, result):
     return forward, backward
 
 
-def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
+def summary(model, *inputs, **kwargs):
     """Run the model once and return a table of its modules.
 
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.

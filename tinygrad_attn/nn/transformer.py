@@ -5,8 +5,6 @@ al., 2020). In shapes, B is the batch size, T the target length, S the source le
 d_model. `**cache` accepts only `cache=`, a KeyValueCache.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +26,7 @@ Activation = str | Function
 ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
-def activation_function(activation: Activation) -> Function:
+def activation_function(activation):
     """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation
@@ -42,7 +40,7 @@ class FeedForward(Module):
 
     def __init__(
         self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu"
-    ) -> None:
+    ):
         self.linear1 = Linear(d_model, d_ff)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(d_ff, d_model)
@@ -70,7 +68,7 @@ class _Layer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-    ) -> None:
+    ):
         heads = partial(MultiheadAttention, d_model, nhead, dropout, bias, batch_first=batch_first)
         norm = partial(LayerNorm, d_model, layer_norm_eps, bias=bias)
         self.self_attn = heads()
@@ -186,7 +184,7 @@ class TransformerEncoder(_Stack):
         norm: Module | None = None,
         enable_nested_tensor: bool = True,
         mask_check: bool = True,
-    ) -> None:
+    ):
         super().__init__(encoder_layer, num_layers, norm)
 
     def forward(
@@ -205,7 +203,7 @@ class TransformerEncoder(_Stack):
 class TransformerDecoder(_Stack):
     """norm(layer_N(... layer_1(tgt, memory), memory)). Like torch.nn.TransformerDecoder."""
 
-    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None):
         super().__init__(decoder_layer, num_layers, norm)
 
     def forward(self, tgt, memory, *masks, **named) -> Tensor:
@@ -234,7 +232,7 @@ class Transformer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-    ) -> None:
+    ):
         settings = (
             *(d_model, nhead, dim_feedforward, dropout, activation),
             *(layer_norm_eps, batch_first, norm_first, bias),

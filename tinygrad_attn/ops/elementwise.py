@@ -5,8 +5,6 @@ output y. A VJP does not read the value of a parameter whose name starts with an
 Operands broadcast as in NumPy, and the engine sums each gradient back to its operand's shape.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

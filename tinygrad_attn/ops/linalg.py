@@ -9,8 +9,6 @@ algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular 
 (2016); and for the pseudo-inverse, G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..engine import op
@@ -25,6 +23,11 @@ def _column(v):
 def _row(v):
     """(..., N) -> (..., 1, N)"""
     return v.reshape(*v.shape[:-1], 1, v.shape[-1])
+
+
+def _identity(x):
+    """Return the identity matrix of the size of x's last axis, in x's dtype."""
+    return np.eye(x.shape[-1], dtype=x.dtype)
 
 
 inv = op(np.linalg.inv, lambda g, y, _a: -(y.mT @ g @ y.mT))
@@ -76,7 +79,7 @@ pinv.vjp(_pinv_vjp)
 
 
 def _half_diagonal(x):
-    return x * (1 - 0.5 * np.eye(x.shape[-1], dtype=x.dtype))
+    return x * (1 - 0.5 * _identity(x))
 
 
 def _one_triangle(s, uplo="L"):
@@ -123,14 +126,14 @@ def eigvalsh(a, *, uplo="L"):
 
 def _one_over_gaps(w):
     """Return the matrix with 1 / (w_j - w_i) at [i, j] and zeros on the diagonal."""
-    same = np.eye(w.shape[-1], dtype=w.dtype)
+    same = _identity(w)
     return (1 - same) / (_row(w) - _column(w) + same)
 
 
 def _eigh_vjp(g, y, _a, *, uplo):
     w, v = y[..., 0], y[..., 1:].mT
     gw, gv = g[..., 0], g[..., 1:].mT
-    middle = np.eye(w.shape[-1], dtype=w.dtype) * _row(gw) + _one_over_gaps(w) * (v.mT @ gv)
+    middle = _identity(w) * _row(gw) + _one_over_gaps(w) * (v.mT @ gv)
     return _one_triangle(v @ middle @ v.mT, uplo)
 
 
@@ -168,7 +171,7 @@ def _svd_vjp(g, y, a):
     gaps = _one_over_gaps(s * s)
     by_u, by_v = ut @ gut.mT, vt @ gvt.mT
     inside = (gaps * (by_u - by_u.mT)) * _row(s) + _column(s) * (gaps * (by_v - by_v.mT))
-    inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
+    inside = inside + _identity(s) * _row(gs)
     part = u @ inside @ vt
     if m > n:  # the part of the longer vectors' gradients outside their span
         part = part + (gut.mT - u @ by_u) / _row(s) @ vt

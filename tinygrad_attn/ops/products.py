@@ -4,8 +4,6 @@ The VJP of an einsum is another einsum. To get the gradient of an operand, repla
 the gradient of the output, and swap their labels.
 """
 
-from __future__ import annotations
-
 import math
 from string import ascii_lowercase, ascii_uppercase
 

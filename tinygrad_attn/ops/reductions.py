@@ -3,8 +3,6 @@
 `axis` is None (all axes), an int or a tuple; negative axes count from the end.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

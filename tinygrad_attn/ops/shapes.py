@@ -3,8 +3,6 @@
 They return a view wherever NumPy does.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 

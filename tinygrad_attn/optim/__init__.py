@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..engine.kernels import loaded
+from ..engine.kernels import with_optim
 from ..errors import missing_names
 from .optimizer import SGD, Adam, AdamW, Optimizer
 from .training import Schedule, clip_grad_norm_, noam, warmup_cosine
@@ -18,7 +18,8 @@ __all__ = [
     "warmup_cosine",
 ]
 
-loaded("optim")
+for register in with_optim:
+    register()
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

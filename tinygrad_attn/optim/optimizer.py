@@ -1,7 +1,5 @@
 """The base class of the optimisers, and SGD, Adam and AdamW."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import defaultdict
@@ -18,19 +16,11 @@ from ..tensor import Tensor
 from ..tensor.convert import as_array
 
 Array = NDArray[Any]
-Group = Mapping[str, Any]
 History = dict[str, Any]
 """The state of one parameter: {"step": number of updates, name: array, ...}."""
 
 
-Update = tuple[Group, History, list[Array]]
-"""The update of one parameter: the values, the gradient, and the arrays named by `_state_names`.
-
-The step in the history is the number of this update, counted from 1.
-"""
-
-
-def _check_ordered(params: Any) -> None:
+def _check_ordered(params):
     """Raise TypeError for a set, because a state dict refers to parameters by their order."""
     if isinstance(params, set | frozenset):
         raise TypeError(
@@ -40,8 +30,12 @@ def _check_ordered(params: Any) -> None:
 
 
 @reference
-def apply_updates(optimizer: Optimizer, updates: list[Update]) -> None:
-    """Update each parameter and its state."""
+def apply_updates(optimizer, updates):
+    """Update each parameter and its state.
+
+    An update is (group, history, [values, gradient, *state]), with the arrays of the state in the
+    order of `_state_names`. The step in the history is the number of this update, counted from 1.
+    """
     for group, history, arrays in updates:
         optimizer._update(group, history["step"], *arrays)
 
@@ -55,7 +49,7 @@ class Optimizer:
     includes.
     """
 
-    def __init__(self, params: Any, defaults: dict) -> None:
+    def __init__(self, params, defaults: dict):
         self.defaults = defaults
         self.param_groups: list[dict] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
@@ -70,13 +64,13 @@ class Optimizer:
         for group in params if are_groups else [{"params": params}]:
             self.add_param_group(group)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name, value):
         if name in vars(self).get("defaults", ()):
             write = f"optimizer.param_groups[0][{name!r}] = {value!r}"
             raise AttributeError(f"to change {name}, write {write}.")
         object.__setattr__(self, name, value)
 
-    def add_param_group(self, group: Group) -> None:
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor.
 
         `group["params"]` may consist of pairs (name, parameter), whose names are then listed under
@@ -128,26 +122,26 @@ class Optimizer:
 
     # ---- methods for subclasses
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group):
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
                 raise ValueError(f"{name} must be a number >= 0, got {describe(value)}.")
 
-    def _state_names(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group):
         """Return the names of the arrays kept for each parameter. The arrays start as zeros."""
         return ()
 
-    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+    def _update(self, group, step, p, g, *state):
         """Update the parameter p and its state in place, with the gradient g."""
         raise NotImplementedError
 
     # ---- the arrays of a step
 
-    def _parameters(self) -> list[Tensor]:
+    def _parameters(self):
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _updates(self, group: Group) -> list[Update]:
+    def _updates(self, group):
         """Return the updates of a group. Missing state consists of zeros."""
         updates, names = [], self._state_names(group)
         for p in group["params"]:
@@ -197,7 +191,7 @@ class Optimizer:
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
-    def _loaded_settings(self, group: Group, saved: Group) -> dict:
+    def _loaded_settings(self, group, saved):
         """Return a group's saved settings; raise ValueError for another kind of optimiser."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
@@ -209,7 +203,7 @@ class Optimizer:
         return settings
 
 
-def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
+def _loaded_history(p, entry):
     """Return a copy of the saved state of p, converted to the dtype of p."""
     arrays = {name: x for name, x in entry.items() if name != "step" and x is not None}
     history: History = {name: np.array(as_array(x), p.dtype) for name, x in arrays.items()}
@@ -227,7 +221,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params,
         lr: float = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
@@ -235,19 +229,19 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
+    ):
         defaults = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         super().__init__(params, defaults | dict(nesterov=nesterov, maximize=maximize))
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group):
         super()._check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov=True needs momentum > 0 and dampening=0.")
 
-    def _state_names(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group):
         return ("momentum_buffer",) if group["momentum"] else ()
 
-    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+    def _update(self, group, step, p, g, *state):
         momentum, decay = float(group["momentum"]), float(group["weight_decay"])
         d = -g if group["maximize"] else g
         if decay:
@@ -271,7 +265,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -279,20 +273,20 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
+    ):
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         super().__init__(params, defaults | dict(amsgrad=amsgrad, maximize=maximize))
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group):
         super()._check(group)
         betas = group["betas"]
         if not all(is_number(b) and 0 <= b < 1 for b in betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {betas}.")
 
-    def _state_names(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group):
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
 
-    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+    def _update(self, group, step, p, g, *state):
         b1, b2 = map(float, group["betas"])
         lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
         m, v, *largest = state
@@ -329,12 +323,12 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        params: Any,
+        params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        **settings: Any,
-    ) -> None:
+        **settings,
+    ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **settings)

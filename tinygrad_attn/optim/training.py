@@ -3,8 +3,6 @@
 Clip gradients between `backward()` and `optimizer.step()`; call `schedule.step()` after both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,10 +12,9 @@ import numpy as np
 from ..engine import inplace
 from ..errors import warn
 from ..tensor import Tensor
-from .optimizer import Array
 
 
-def _norm(x: Array, norm_type: float) -> float:
+def _norm(x, norm_type):
     """Return the norm of x flattened to a vector."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
@@ -25,7 +22,7 @@ def _norm(x: Array, norm_type: float) -> float:
     return float(np.linalg.norm(x, norm_type))
 
 
-def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
+def gradients_and_norm(parameters, norm_type) -> tuple[list, float]:
     """Return the gradients of the distinct parameters, and the norm of all of them together."""
     norm_type = float(norm_type)  # PyTorch accepts "inf"
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
@@ -40,7 +37,7 @@ def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], 
     return gradients, _norm(np.array(norms), norm_type) if norms else 0.0
 
 
-def clip(gradients: list[Array], norm: float, max_norm: float, error_if_nonfinite: bool) -> float:
+def clip(gradients, norm, max_norm, error_if_nonfinite):
     """Scale gradients in place so that their common norm is at most max_norm; return the norm."""
     if not max_norm >= 0:
         raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
@@ -55,7 +52,7 @@ def clip(gradients: list[Array], norm: float, max_norm: float, error_if_nonfinit
 
 
 def clip_grad_norm_(
-    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    parameters, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
     """Set g = g min(1, max_norm / (|g| + 1e-6)) and return |g|, the norm of all gradients together.
 
@@ -65,7 +62,7 @@ def clip_grad_norm_(
     return clip(*gradients_and_norm(parameters, norm_type), max_norm, error_if_nonfinite)
 
 
-def _initial(group: dict[str, Any]) -> float:
+def _initial(group):
     """Return the initial learning rate of a group, which the first call stores."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
@@ -76,18 +73,13 @@ class Schedule:
     Like `torch.optim.lr_scheduler.LambdaLR`, but accepts any object with `param_groups`.
     """
 
-    def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
+    def __init__(self, optimizer, factor: Callable[[int], float]):
         self.optimizer, self.factor = optimizer, factor
         self._go_to(0)
 
     def step(self) -> None:
         """Set the learning rate for the next update."""
         self._go_to(self.step_number + 1)
-
-    @property
-    def lr(self) -> float:
-        """The current learning rate of the first group."""
-        return self.optimizer.param_groups[0]["lr"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step number and the initial learning rates."""
@@ -101,16 +93,14 @@ class Schedule:
             group["initial_lr"] = float(rate)
         self._go_to(int(state_dict["step_number"]))
 
-    def _go_to(self, step_number: int) -> None:
+    def _go_to(self, step_number):
         factor = float(self.factor(step_number))
         self.step_number = step_number
         for group in self.optimizer.param_groups:
             group["lr"] = _initial(group) * factor
 
 
-def warmup_cosine(
-    optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
-) -> Schedule:
+def warmup_cosine(optimizer, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
     """Raise the learning rate linearly for `warmup_steps` updates, then lower it along a cosine.
 
     lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
@@ -126,7 +116,7 @@ def warmup_cosine(
         raise ValueError(f"min_lr must be between 0 and the optimiser's lr {peak}, got {min_lr}.")
     floor = min_lr / peak if peak else 0.0
 
-    def factor(t: int) -> float:
+    def factor(t):
         if t < warmup_steps:
             return (t + 1) / warmup_steps
         done = min(1.0, (t - warmup_steps) / (total_steps - warmup_steps))
@@ -135,7 +125,7 @@ def warmup_cosine(
     return Schedule(optimizer, factor)
 
 
-def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
+def noam(optimizer, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 
     Create the optimiser with lr=1. Vaswani et al., 2017, section 5.3.

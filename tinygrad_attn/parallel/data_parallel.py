@@ -5,9 +5,7 @@ all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeR
 Rajbhandari et al., 2020).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
 from ..tree import tree_map
-from .group import Group, group
+from .group import group
 
 
 class DataParallel(Module):
@@ -34,7 +32,7 @@ class DataParallel(Module):
     Like torch.nn.parallel.DistributedDataParallel.
     """
 
-    def __init__(self, module: Module, comm: Any = None) -> None:
+    def __init__(self, module: Module, comm=None):
         self.module = module
         self._group = group(comm)
         self._averages = True
@@ -42,7 +40,7 @@ class DataParallel(Module):
         _compare(tensors, self._group)
         _send(((t, 0) for t in tensors.values()), self._group, "the copy of rank 0's model")
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
         outputs = self.module(*args, **kwargs)
         if context.recording and hides_tensors(outputs):
@@ -55,13 +53,13 @@ class DataParallel(Module):
         used = self._trained()  # in a functional call, other tensors than after it
         return tree_map(lambda y: self._averaged(y, used) if tracked(y) else y, outputs)
 
-    def _averaged(self, y: Tensor, used: Sequence[Tensor]) -> Tensor:
+    def _averaged(self, y, used):
         """Return y, whose gradient makes the backward pass average at its end."""
         y = y if y._node else y.clone()  # a leaf outlives the call
         y.register_hook(lambda _: self._average_at_end(used))
         return y
 
-    def _average_at_end(self, used: Sequence[Tensor]) -> None:
+    def _average_at_end(self, used):
         """Let the running backward pass average at its end, or raise an error."""
         this = context.backward_pass
         if context.recording:
@@ -79,7 +77,7 @@ class DataParallel(Module):
         if this.wanted is None:
             this.at_end[self._average] = None
 
-    def _misses(self, used: Sequence[Tensor], wanted: Sequence[Tensor] | None) -> bool:
+    def _misses(self, used, wanted):
         """Return whether a pass computes gradients of parameters that will not be averaged."""
         own, computed = set(self._trained()), history(used)
         sources = {*used, *(x for t in computed for x in t._node.inputs if tracked(x))}
@@ -87,10 +85,10 @@ class DataParallel(Module):
             return any(x._node is None for x in sources - own)
         return not (sources | own).isdisjoint(wanted)
 
-    def _trained(self) -> list[Tensor]:
+    def _trained(self):
         return [p for p in self.module.parameters() if p.requires_grad]
 
-    def _average(self) -> None:
+    def _average(self):
         average_over_ranks(self._trained(), self._group)
 
     @contextmanager
@@ -106,7 +104,7 @@ class DataParallel(Module):
             self._averages = before
 
 
-def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
+def average_over_ranks(parameters, ranks):
     """Replace every `.grad` with its mean over the ranks.
 
     A missing gradient counts as zeros. If no rank has a gradient, `.grad` remains None.
@@ -123,7 +121,7 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
                 p.grad = Tensor((total / ranks.size).reshape(p.shape))
 
 
-def _compare(tensors: Mapping[str, Tensor], ranks: Group) -> None:
+def _compare(tensors, ranks):
     """Raise ValueError if the names, shapes or dtypes differ between the ranks."""
     mine = [
         f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}"
@@ -139,7 +137,7 @@ def _compare(tensors: Mapping[str, Tensor], ranks: Group) -> None:
                 )
 
 
-def _send(owned: Iterable[tuple[Tensor, int]], ranks: Group, call: str) -> None:
+def _send(owned, ranks, call):
     """Copy each tensor's values from the rank that owns it to all ranks."""
     if ranks.size == 1:
         return
@@ -173,15 +171,15 @@ class DistributedSampler:
 
     def __init__(
         self,
-        size: Any,
+        size,
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
         *,
-        comm: Any = None,
-    ) -> None:
+        comm=None,
+    ):
         self.size = len(size) if hasattr(size, "__len__") else size
         self.num_replicas = group(comm).size if num_replicas is None else num_replicas
         self.rank = group(comm).rank if rank is None else rank
@@ -203,7 +201,7 @@ class DistributedSampler:
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[self.rank :: self.num_replicas].tolist())
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.order()[self.rank :: self.num_replicas])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
@@ -228,7 +226,7 @@ class ShardedAdamW(AdamW):
     collectives. Like torch.distributed.optim.ZeroRedundancyOptimizer.
     """
 
-    def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:
+    def __init__(self, params, *settings, comm=None, **named) -> None:
         self._group = group(comm)
         self._loads = [0] * self._group.size  # the number of elements that each rank owns
         self._owners: dict[Tensor, int] = {}

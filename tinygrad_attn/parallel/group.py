@@ -5,14 +5,10 @@ function that every rank must call. A rank that waits too long raises TimeoutErr
 exception stops all ranks.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
 from typing import Any
-
-import numpy as np
 
 # Environment variables that MPICH, Slurm, Open MPI and MVAPICH set for each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -33,9 +29,9 @@ def set_time_limit(seconds: float) -> None:
 class Group:
     """The ranks of a communicator. Its methods show `call` in error messages."""
 
-    def __init__(self, comm: Any = None) -> None:
-        self.rank: int = 0 if comm is None else comm.rank
-        self.size: int = 1 if comm is None else comm.size
+    def __init__(self, comm=None) -> None:
+        self.rank = 0 if comm is None else comm.rank
+        self.size = 1 if comm is None else comm.size
         if self.size > 1:  # a duplicate keeps the user's messages separate
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)
@@ -43,15 +39,15 @@ class Group:
             if not _known:
                 _stop_all_on_an_exception(comm)
 
-    def __deepcopy__(self, memo: Any) -> Group:
+    def __deepcopy__(self, memo):
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         if self is not group():
             raise TypeError("only a model on all ranks can be pickled. Pickle model.module.")
         return group, ()  # all ranks of the program that reads it
 
-    def wait(self, call: str, *requests: Any) -> None:
+    def wait(self, call, *requests):
         """Wait for these MPI requests. Raises TimeoutError after the time limit."""
         begun = time.perf_counter()
         while not all([request.Test() for request in requests]):
@@ -63,7 +59,7 @@ class Group:
                 )
             time.sleep(PAUSE if waited > BUSY else 0)
 
-    def gather(self, call: str, value: Any) -> list[Any]:
+    def gather(self, call, value):
         """Return the values of all ranks. Raises RuntimeError if the ranks make different calls."""
         if self.size == 1:
             return [value]
@@ -74,7 +70,7 @@ class Group:
             raise RuntimeError(f"the ranks make different calls. {texts}. {SAME}")
         return list(values)
 
-    def sum(self, call: str, array: np.ndarray) -> None:
+    def sum(self, call, array):
         """Replace a contiguous array with its sum over the ranks."""
         if self.size > 1:
             from mpi4py import MPI
@@ -85,7 +81,7 @@ class Group:
 _known: dict[Any, Group] = {}  # keyed by MPI's handle for the communicator
 
 
-def group(comm: Any = None) -> Group:
+def group(comm=None):
     """Return the Group of an mpi4py communicator, which defaults to all ranks."""
     comm = _world() if comm is None else comm
     key = None if comm is None else comm.py2f()
@@ -94,7 +90,7 @@ def group(comm: Any = None) -> Group:
     return _known[key]
 
 
-def _world() -> Any:
+def _world():
     """Return the communicator of all ranks, or None for a single process."""
     try:
         from mpi4py import MPI
@@ -108,28 +104,28 @@ def _world() -> Any:
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
-def rank(comm: Any = None) -> int:
+def rank(comm=None) -> int:
     """Return the number of this rank, counted from 0."""
     return group(comm).rank
 
 
-def world_size(comm: Any = None) -> int:
+def world_size(comm=None) -> int:
     """Return the number of ranks."""
     return group(comm).size
 
 
-def barrier(comm: Any = None) -> None:
+def barrier(comm=None) -> None:
     """Wait until every rank has called barrier()."""
     group(comm).gather("barrier()", None)
 
 
-def _stop_all_on_an_exception(comm: Any) -> None:
+def _stop_all_on_an_exception(comm):
     """Make an uncaught exception stop all ranks, because the others would wait forever."""
     from mpi4py import MPI
 
     before, name = sys.excepthook, f"rank {comm.rank} of {comm.size}"
 
-    def stop(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    def stop(kind, error, traceback):
         before(kind, error, traceback)
         text = f"{name} stopped with {kind.__name__}: {error}. All ranks will stop."
         print(text, file=sys.stderr, flush=True)

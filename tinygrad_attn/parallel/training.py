@@ -1,9 +1,7 @@
 """Seeds, means, clipping and checkpoints for a training loop on several ranks."""
 
-from __future__ import annotations
-
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +13,12 @@ from .data_parallel import DataParallel
 from .group import barrier, group
 
 
-def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Generator:
+def manual_seed(seed: int, *, same: bool = False, comm=None) -> random.Generator:
     """Call `ta.manual_seed(seed + rank)`, or `ta.manual_seed(seed)` with `same`."""
     return random.manual_seed(seed if same else seed + group(comm).rank)
 
 
-def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
+def mean(values, weight: float = 1.0, *, comm=None):
     """Return the weighted mean of numbers, arrays or dicts over the ranks. A collective.
 
     Values with weight 0 are ignored.
@@ -30,12 +28,12 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
     return _of_ranks([v for v, w in rows if w], lambda row: np.average(row, 0, weights))
 
 
-def total(values: Any, *, comm: Any = None) -> Any:
+def total(values, *, comm=None) -> Any:
     """Return the sum of numbers, arrays or dicts over the ranks. A collective."""
     return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
-def _of_ranks(rows: list[Any], f: Callable[[list[Any]], Any]) -> Any:
+def _of_ranks(rows, f):
     if isinstance(rows[0], Mapping):
         return {name: _of_ranks([row[name] for row in rows], f) for name in rows[0]}
     found = np.asarray(f(rows))
@@ -43,12 +41,12 @@ def _of_ranks(rows: list[Any], f: Callable[[list[Any]], Any]) -> Any:
 
 
 def clip_grad_norm_(
-    parameters: Any,
+    parameters,
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
     *,
-    comm: Any = None,
+    comm=None,
 ) -> float:
     """Set g = g min(1, max_norm / (|g| + 1e-6)), and return |g|. A collective.
 
@@ -60,9 +58,7 @@ def clip_grad_norm_(
     return clip(gradients, norm, max_norm, error_if_nonfinite)
 
 
-def save_checkpoint(
-    path: files.Path, *, model: Any, optimizer: Any = None, comm: Any = None, **more: Any
-) -> None:
+def save_checkpoint(path: files.Path, *, model, optimizer=None, comm=None, **more) -> None:
     """Call `ta.save_checkpoint` on rank 0 with the state of all ranks. A collective.
 
     `more` may contain schedule, step and extra. `ta.load_checkpoint` can also load the file.
@@ -81,9 +77,7 @@ def save_checkpoint(
     barrier(comm)
 
 
-def load_checkpoint(
-    path: files.Path, *, model: Any, comm: Any = None, **parts: Any
-) -> files.Progress:
+def load_checkpoint(path: files.Path, *, model, comm=None, **parts) -> files.Progress:
     """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
     With the same number of ranks as before, the resumed run is identical bit for bit. Additional
@@ -104,5 +98,5 @@ def load_checkpoint(
     return progress
 
 
-def _bare(model: Any) -> Any:
+def _bare(model):
     return model.module if isinstance(model, DataParallel) else model

@@ -1,7 +1,5 @@
 """Write the file of a program: the imports, the function with its docstring and checks, `erf`."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 
@@ -13,10 +11,10 @@ from .ir import Expression, expressions_in, rewrite
 from .layout import INDENT, WIDTH, Layout, fitted
 from .simplify import Simplifier
 from .text import Sizes
-from .trace import TracedFunction, kind_of
+from .trace import kind_of
 
 
-def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
+def written(traced, title, what):
     """Return the text of the file, and the constants that its function takes by name."""
     recorded = [traced.outputs, traced.gradients, traced.checks]
     outputs, gradients, checks = rewrite(recorded, Simplifier())
@@ -42,7 +40,7 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     return "\n".join([*lines, *body]) + "\n", constants
 
 
-def named_results(outputs, gradients, taken: set[str]) -> dict:
+def named_results(outputs, gradients, taken):
     """Return a dict from names in the program to results."""
     name = "output" if getattr(outputs, "ndim", 1) else "loss"
     results: dict = {}
@@ -56,7 +54,7 @@ def named_results(outputs, gradients, taken: set[str]) -> dict:
 ERF = ["", "", *inspect.getsource(error_function.erf).splitlines()]
 
 
-def docstring(traced: TracedFunction, positional: list[str], what: str) -> list[str]:
+def docstring(traced, positional, what):
     """Return the docstring of the function: what it computes, and for which arrays."""
     arrays = [f"{n} {kind_of(traced.inputs[n].value)}" for n in positional]
     what += " and its gradients" * bool(traced.gradients)
@@ -64,7 +62,7 @@ def docstring(traced: TracedFunction, positional: list[str], what: str) -> list[
     return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
-def shape_checks(traced: TracedFunction, names: list[str], sizes: Sizes) -> list[str]:
+def shape_checks(traced, names, sizes):
     """Write the code that checks the shapes of the arguments."""
     error = '        raise ValueError("written for other shapes")'
     tests = [f"    if {n}.shape != {sizes.shape(traced.inputs[n].shape)}:" for n in names]
@@ -78,7 +76,7 @@ FRESH = {
 """Methods and functions, besides ufuncs, that never return a view."""
 
 
-def fresh(e: Expression) -> bool:
+def fresh(e):
     """Return whether this array is certain to have its own memory."""
     if e.kind == "item":
         return any(x.ndim for x in expressions_in(e.args[1]))  # indexing with an array copies
@@ -86,7 +84,7 @@ def fresh(e: Expression) -> bool:
     return e.kind == "update" or is_ufunc or e.name in FRESH.get(e.kind, "").split()
 
 
-def end(traced: TracedFunction, results: dict, layout: Layout) -> list[str]:
+def end(traced, results, layout):
     """Write the return statement, with copies so that the caller owns all returned arrays."""
     text = layout.text
     seen: set[int] = set()

@@ -51,23 +51,23 @@ class Expression:
     def __post_init__(self):
         self.operands = expressions_in((self.args, self.settings))
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<{self.id} {self.kind} {self.name}>"
 
     @property
-    def nameless(self) -> bool:
+    def nameless(self):
         return not self.names and self.by is None
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self):
         return np.shape(self.value)
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self):
         return self.value.dtype
 
     @property
-    def ndim(self) -> int:
+    def ndim(self):
         return len(self.shape)
 
 
@@ -79,14 +79,14 @@ class Listing:
         self.known: dict[Any, Expression] = {}
         self.backward, self.scope = False, ""
 
-    def make(self, kind: str, name, value, /, *args, **settings) -> Expression:
+    def make(self, kind, name, value, /, *args, **settings):
         """Return the expression with this form, and create it if it is new."""
         start = kind == "update"  # its first operand stays an array
         rest, settings = tree_map(self.operand, (args[start:], settings))
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
-    def once(self, key, *parts) -> Expression:
+    def once(self, key, *parts):
         """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
@@ -101,19 +101,19 @@ class Listing:
             a = self.constant(a)
         return a.value[()] if is_(a, "constant") and not a.ndim else a
 
-    def constant(self, array) -> Expression:
+    def constant(self, array):
         return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
 
-    def leaf(self, kind: str, name: str, value) -> Expression:
+    def leaf(self, kind, name, value):
         return self.once((kind, name, value.shape, value.dtype), kind, name, (), {}, value)
 
 
-def form(kind: str, name, args: tuple, settings: dict):
+def form(kind, name, args, settings):
     """Return a key that is equal for equal expressions."""
     return kind, name, repr(args), repr(sorted(settings.items()))
 
 
-def rewrite(outputs, listing: Listing):
+def rewrite(outputs, listing):
     """Rebuild nested outputs in another listing, operands first."""
     new: dict[int, Expression] = {}
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
@@ -132,7 +132,7 @@ def rewrite(outputs, listing: Listing):
     return tree_map(swap, outputs)
 
 
-def reached(outputs) -> list[Expression]:
+def reached(outputs):
     """Return all expressions that these outputs need, in order of computation."""
     seen: dict[int, Expression] = {}
     waiting = expressions_in(outputs)
@@ -144,12 +144,12 @@ def reached(outputs) -> list[Expression]:
     return [seen[i] for i in sorted(seen)]
 
 
-def expressions_in(tree) -> list[Expression]:
+def expressions_in(tree):
     """Return the expressions in nested tuples, lists, dicts and slices."""
     return [x for x in tree_leaves(tree) if isinstance(x, Expression)]
 
 
-def is_(a, kind: str, name=None) -> bool:
+def is_(a, kind, name=None):
     """Return whether a is an expression of this kind and, if given, this name."""
     return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
 

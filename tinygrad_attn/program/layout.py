@@ -4,25 +4,23 @@ An expression gets its own line if it has its own name, is used more than once, 
 another line longer than 100 columns. A name is reused when its value is no longer needed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 
 from .ir import Expression, expressions_in, reached
 from .names import deserves_a_line, identifier, name_giver, name_of, shortened
 from .simplify import uniform
-from .text import Sizes, Text, pattern
-from .trace import TracedFunction
+from .text import Text, pattern
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
+MARGIN = 2 * len(INDENT)  # of the lines that continue a statement
 DEEPEST = 20  # operations inside each other, on one line
 
 
 class Layout:
     """The body of the function that a program contains."""
 
-    def __init__(self, traced: TracedFunction, results: dict, checks, sizes: Sizes):
+    def __init__(self, traced, results, checks, sizes):
         self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
         self.ends = {e.id for e in expressions_in(results)}
@@ -45,28 +43,28 @@ class Layout:
             self.scopes.setdefault(name_of(e), set()).add(e.scope)
         self.text = Text(self.name, sizes)
 
-    def has_name(self, e: Expression) -> bool:
+    def has_name(self, e):
         """Return whether other lines refer to e by name."""
         return e.id in self.lines or e.id in self.named
 
-    def name(self, e: Expression) -> str | None:
+    def name(self, e):
         """Return e's name, if any. Before `give_names`, return a placeholder of similar length."""
         return self.names.get(e.id) or f"{self.wished(e)}_" if self.has_name(e) else None
 
     # ---- which expressions get a line
 
-    def needs_a_line(self, e: Expression) -> bool:
+    def needs_a_line(self, e):
         """Return whether e gets its own line regardless of its length."""
         if e.id in self.named or e.kind == "constant" and self.uses[e.id] < 2:
             return False
         statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or deserves_a_line(e) or self.uses[e.id] > 1
 
-    def statements(self) -> list[Expression]:
+    def statements(self):
         """Return the expressions that have a line, in order."""
         return [e for e in self.order if e.id in self.lines]
 
-    def cut(self) -> int:
+    def cut(self):
         """Split lines that are too long, and return the number of new lines."""
         before = len(self.lines)
         ahead = self.statements()[::-1]
@@ -83,7 +81,7 @@ class Layout:
                 ahead.append(best)
         return len(self.lines) - before
 
-    def within(self, e: Expression) -> list[Expression]:
+    def within(self, e):
         """Return the expressions that appear in e's line, written out or by name."""
         found: dict[Expression, None] = {}
         waiting = spelled_in(e)
@@ -96,7 +94,7 @@ class Layout:
 
     # ---- names
 
-    def wished(self, e: Expression) -> str:
+    def wished(self, e):
         """Return the name that e should have, with the module's name if several modules use it.
 
         A gradient is named after its value.
@@ -114,7 +112,7 @@ class Layout:
         where = identifier(where)
         return where if where.endswith(name) else f"{where}_{name}"
 
-    def give_names(self) -> None:
+    def give_names(self):
         statements = self.statements()
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
@@ -131,7 +129,7 @@ class Layout:
 
     # ---- text
 
-    def written(self, e: Expression) -> list[str]:
+    def written(self, e):
         """Return the lines that compute e."""
         name, of = str(self.name(e)), self.text.of
         if e.kind == "update":
@@ -147,7 +145,7 @@ class Layout:
             lines = [f"if {condition}:", error]
         return [INDENT + line for line in lines]
 
-    def body(self) -> list[str]:
+    def body(self):
         """Return the lines of the function between its header and its return statement."""
         self.cut()
         self.give_names()
@@ -178,7 +176,7 @@ class Layout:
         return found
 
 
-def spelled_in(e: Expression) -> list[Expression]:
+def spelled_in(e):
     """Return the operands in e's line, without constants that an update creates or writes out."""
     if e.kind != "update":
         return [*e.operands]
@@ -187,7 +185,7 @@ def spelled_in(e: Expression) -> list[Expression]:
     return expressions_in((copied, index, [x for x in values if not uniform(x)]))
 
 
-def fitted(line: str, margin: int = 2 * len(INDENT), depth: int = 0) -> list[str]:
+def fitted(line, margin=MARGIN, depth=0):
     """Break a statement that is too long after commas in its outer brackets.
 
     Where this is not enough, break it after any space or opening bracket inside brackets, with the
@@ -200,13 +198,13 @@ def fitted(line: str, margin: int = 2 * len(INDENT), depth: int = 0) -> list[str
             lines = [first]
             for part in others:
                 if len(lines[-1] + part.rstrip()) > WIDTH:
-                    lines.append(" " * (2 * len(INDENT) if everywhere else margin))
+                    lines.append(" " * (MARGIN if everywhere else margin))
                 lines[-1] += part
             lines = [line.rstrip() for line in lines]
     return lines
 
 
-def parts(line: str, depth: int, everywhere: bool) -> list[str]:
+def parts(line, depth, everywhere):
     """Split a statement at the places where a line may end."""
     found = [""]
     for token in re.findall(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|. ?""", line):
@@ -217,7 +215,7 @@ def parts(line: str, depth: int, everywhere: bool) -> list[str]:
     return found
 
 
-def free(wish: str, taken: dict[str, int], now: int) -> str:
+def free(wish, taken, now):
     """Return the preferred name, numbered if it is taken; g and h always get a number."""
     n, name = 1, wish
     while name in ("g", "h") or taken.get(name, -1) > now:

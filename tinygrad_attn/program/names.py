@@ -4,8 +4,6 @@ While a function is traced, `Names` notes for each value what names its variable
 suggest. When the program is written, `name_of` chooses among them.
 """
 
-from __future__ import annotations
-
 import functools
 from keyword import iskeyword
 
@@ -13,7 +11,7 @@ from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
 from ..nn.calls import calls, dotted_name
-from .ir import Expression, is_
+from .ir import is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 
 USER, MODULE, VARIABLE, OP, USE = SOURCES = "user", "module", "variable", "op", "use"
@@ -37,7 +35,7 @@ LONGEST = 70
 """The length of a dotted name, in characters, from which only its last parts are written."""
 
 
-def name_of(e: Expression) -> str:
+def name_of(e):
     """Return the best name of a value. Nameless gradients are called g, other nameless values h."""
     for source in SOURCES:
         if source in e.names:
@@ -49,25 +47,25 @@ def name_of(e: Expression) -> str:
     return NAMES_OF_RESULTS.get(e.name, "h")
 
 
-def name_giver(e: Expression) -> Expression:
+def name_giver(e):
     """Return the value whose gradient e is if e has no name of its own, else e."""
     return e.by if e.by and not e.names else e
 
 
-def deserves_a_line(e: Expression) -> bool:
+def deserves_a_line(e):
     """Return whether the name of e tells the reader more than its op."""
     giver = name_giver(e)
     return giver.kind != "input" and not giver.names.keys().isdisjoint((USER, MODULE, VARIABLE))
 
 
-def shortened(name: str) -> str:
+def shortened(name):
     """Return the last parts of a dotted name if the whole name would fill a line."""
     while len(name) > LONGEST and "." in name:
         name = name.partition(".")[2]
     return name
 
 
-def identifier(name: str) -> str:
+def identifier(name):
     """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
     made = "".join(c if f"_{c}".isidentifier() else "_" for c in shortened(name))
     if not made or made[0].isdigit():
@@ -75,14 +73,14 @@ def identifier(name: str) -> str:
     return made + "_" if iskeyword(made) or made in ("np", "erf") else made
 
 
-def note(x, source: str, name: str) -> None:
+def note(x, source, name):
     """Note a name of a Tensor or a symbol. Of several names from one source, the first counts."""
     array = array_of(x)
     if isinstance(array, Symbol) and name[:1] not in ("", "_"):
         array.expression.names.setdefault(source, identifier(name))
 
 
-def note_function(output, function) -> None:
+def note_function(output, function):
     """Note the name of a function of F, or of an op with such a name, that returned the output."""
     if function.__name__ in functional.__all__:
         note(output, OP, function.__name__)
@@ -97,7 +95,7 @@ class Names(Listener):
         self.last: dict = {}  # the last output of each call, outer calls first
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
-    def of_scope(self, scope) -> str:
+    def of_scope(self, scope):
         """Return the dotted name of a module call, or an empty string for the root."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
@@ -110,7 +108,7 @@ class Names(Listener):
                 note(inputs[0], USE, f"{self.of_scope(scope).rpartition('.')[2]}_input")
         self.last.update(dict.fromkeys(reversed(running), output))
 
-    def note_outputs(self) -> None:
+    def note_outputs(self):
         """Name the outputs of modules and functions, when all of them have returned."""
         for scope, output in self.last.items():
             if isinstance(scope, FunctionCall):
@@ -140,7 +138,7 @@ class Names(Listener):
         if better:
             e.names, e.by = {}, by
 
-    def look(self) -> None:
+    def look(self):
         """Note the names of values from the variables of the running functions."""
         for frame in frames():
             variables, users = frame.f_locals, not is_in(frame, PACKAGE)

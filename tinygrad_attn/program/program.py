@@ -1,8 +1,5 @@
 """A program: the text that `ta.source` writes, and how it is called."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ from ..engine import Variable, array_of, tracked
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
-from .trace import Kind, TracedFunction, kind_of
+from .trace import Kind, kind_of
 
 
 class Program:
@@ -35,12 +32,12 @@ class Program:
 
     def __init__(
         self,
-        text: str,
-        name: str,
-        traced: TracedFunction,
-        params: Any,
-        constants: dict[str, np.ndarray],
-    ) -> None:
+        text,
+        name,
+        traced,
+        params,
+        constants,
+    ):
         self.text, self.name = text, name
         self._arguments = traced.arguments
         self._constants = constants
@@ -51,13 +48,6 @@ class Program:
             for original, identifier in traced.parameters.items()
         ]
         self.function = run_file(text, name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to pickle: the text stands for the function."""
-        return vars(self) | {"function": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, function=run_file(state["text"], state["name"]))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""
@@ -72,7 +62,7 @@ class Program:
                 )
         return arrays | self._constants
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args) -> Any:
         arrays, fits = [], len(args) == len(self._arguments)
         for x, expected in zip(args, self._arguments.values()):
             if isinstance(expected, Kind):
@@ -84,7 +74,7 @@ class Program:
             raise self._wrong_arguments(args)
         return self.function(*arrays, **self.arrays())
 
-    def _wrong_arguments(self, args: tuple) -> ValueError:
+    def _wrong_arguments(self, args):
         wanted = [f"{name} {kind}" for name, kind in self._arguments.items()]
         shown = [kind_of(array_of(x)) or describe(x) for x in args]
         got = [f"{name} {x}" for name, x in zip(self._arguments, shown)]
@@ -98,15 +88,15 @@ class Program:
         write_atomically(self.text, path)
         return Path(path)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.text
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         lines = self.text.count("\n")
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-def run_file(text: str, name: str) -> Callable:
+def run_file(text, name):
     """Run the text of a program, and return its function of this name."""
     space: dict = {}
     exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)

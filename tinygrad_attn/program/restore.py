@@ -1,10 +1,7 @@
 """Undo what calls of the user's function have changed besides the values that they return."""
 
-from __future__ import annotations
-
 import gc
 import sys
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
@@ -21,7 +18,7 @@ LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
 
 
 @contextmanager
-def restored(*roots) -> Iterator[None]:
+def restored(*roots):
     """Restore what can be reached from the roots when the block ends.
 
     These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
@@ -46,14 +43,14 @@ def restored(*roots) -> Iterator[None]:
                 x[:] = content
 
 
-def changes_state(x, content) -> bool:
+def changes_state(x, content):
     """Return whether a buffer among these attributes, or this array, is another one than before."""
     if isinstance(x, dict):
         return any(isinstance(v, Buffer) and x.get(k) is not v for k, v in content.items())
     return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
-def reachable(roots: Iterable) -> list:
+def reachable(roots):
     """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
     seen: dict[int, Any] = {}
     found, waiting = list[Any](), list(roots)
@@ -71,7 +68,7 @@ def reachable(roots: Iterable) -> list:
     return found
 
 
-def held_by(x) -> Iterable:
+def held_by(x):
     """Return the objects that x refers to, as far as the user's function can change them."""
     if isinstance(x, dict):  # of an object's attributes, Python 3.13 tells the collector nothing
         return x.values()
@@ -88,12 +85,12 @@ def held_by(x) -> Iterable:
     return vars(x), *(m for m in vars(type(x)).values() if isinstance(m, FunctionType))
 
 
-def package_of(x) -> str:
+def package_of(x):
     """Return the name of the package that defines a class or function."""
     return (x.__module__ or "").partition(".")[0]
 
 
-def names_in(code: CodeType) -> set[str]:
+def names_in(code):
     """Return the global names that a function and the functions inside it may use."""
     inner = (names_in(c) for c in code.co_consts if isinstance(c, CodeType))
     return {*code.co_names}.union(*inner)

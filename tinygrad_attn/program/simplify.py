@@ -10,9 +10,7 @@ In a condition, `here` is the expression that matches the pattern. A term such a
 the expression of that form in the listing, or for None if there is none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from string import ascii_lowercase
 from typing import Any
 
@@ -63,30 +61,30 @@ np.where(c, x, y) -> y                            if nothing(c), like(y, here)
 # ---- conditions of rules
 
 
-def like(x, e) -> bool:
+def like(x, e):
     """Return whether x is an expression with the shape and dtype of e."""
     return isinstance(x, Expression) and x.shape == e.shape and x.dtype == e.dtype
 
 
-def counts(total, n) -> bool:
+def counts(total, n):
     """Return whether `total` is a sum of n numbers in their own dtype."""
     x, size = total.args[0], total.value.size
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
-def sized(quotient, e) -> bool:
+def sized(quotient, e):
     """Return whether u / r is a gradient of e's size and dtype."""
     same = quotient.dtype == e.dtype and quotient.value.size == e.value.size
     return bool(quotient.backward and same)
 
 
-def turnable(product, e) -> bool:
+def turnable(product, e):
     """Return whether this matrix product does not broadcast and is in the same pass as e."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
 
-def span(e, *args) -> bool:
+def span(e, *args):
     """Return whether these operands broadcast to the shape of e."""
     return np.broadcast_shapes(*map(np.shape, args)) == e.shape
 
@@ -110,27 +108,27 @@ CONDITIONS: dict[str, Callable] = {
 class Pattern(NDArrayOperatorsMixin):
     """A letter, or an operation on patterns and numbers."""
 
-    def __init__(self, kind: str, name: str, *args, **settings):
+    def __init__(self, kind, name, *args, **settings):
         self.kind, self.name, self.args, self.settings = kind, name, args, settings
 
-    def __array_ufunc__(self, ufunc, method: str, *args) -> Pattern:
+    def __array_ufunc__(self, ufunc, method, *args):
         return Pattern("call", ufunc.__name__, *args)
 
-    def keys(self) -> list[str]:
+    def keys(self):
         """Return the letter of the settings, so that `f(**pattern)` works."""
         return [self.name]
 
-    def __getitem__(self, name: str) -> Pattern:
+    def __getitem__(self, name):
         return self
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name):
         if name == "T":
             return Pattern("method", "T", self)
         kind, first = ("call", ()) if self.name == "np" else ("method", (self,))
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
 
-def table(text: str, **functions: Callable) -> dict[Any, list]:
+def table(text, **functions):
     """Parse rules to (pattern, replacement, conditions), by the kind and name of the expression."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
@@ -143,7 +141,7 @@ def table(text: str, **functions: Callable) -> dict[Any, list]:
     return found
 
 
-def matches(p, e, found: dict) -> bool:
+def matches(p, e, found):
     """Return whether the pattern p matches e, and add the operand of each letter to `found`."""
     if isinstance(p, Pattern) and p.kind != "letter":
         if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
@@ -166,7 +164,7 @@ class Simplifier(Listing):
 
     rules = table(RULES, **CONDITIONS)
 
-    def make(self, kind: str, name, value, /, *args, **settings) -> Expression:
+    def make(self, kind, name, value, /, *args, **settings):
         e = Expression(-1, kind, name, args, settings, value, self.backward)
         known = kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(value)):
@@ -176,7 +174,7 @@ class Simplifier(Listing):
         found = self.ruled(e) if found is None else found
         return super().make(kind, name, value, *args, **settings) if found is None else found
 
-    def ruled(self, e: Expression) -> Expression | None:
+    def ruled(self, e):
         """Return the replacement from the first rule that matches e, or None."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
@@ -187,7 +185,7 @@ class Simplifier(Listing):
                     return self.instance(replacement, found, self.of)
         return None
 
-    def instance(self, p, found: dict, make: Callable):
+    def instance(self, p, found, make):
         """Replace the letters of a pattern with their operands."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
@@ -196,7 +194,7 @@ class Simplifier(Listing):
         args = tuple(self.instance(a, found, make) for a in p.args)
         return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
-    def of(self, kind: str, name: str, /, *args, **settings) -> Expression:
+    def of(self, kind, name, /, *args, **settings):
         """Make an expression and compute its value."""
         x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
         with np.errstate(all="ignore"):
@@ -204,7 +202,7 @@ class Simplifier(Listing):
             value = x.mT if name == "T" else function(x, *rest, **settings)
         return self.make(kind, name, value, *args, **settings)
 
-    def unrepeated(self, e: Expression) -> Expression | None:
+    def unrepeated(self, e):
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
             args, other = [*e.args], e.args[1 - i]
@@ -218,7 +216,7 @@ class Simplifier(Listing):
 
     call_subtract = call_multiply = call_divide = unrepeated
 
-    def call_add(self, e: Expression) -> Expression | None:
+    def call_add(self, e):
         """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
         found = self.unrepeated(e)
         if found is not None or not e.ndim or not all(map(put_in_zeros, terms_of(e))):
@@ -234,7 +232,7 @@ class Simplifier(Listing):
             return self.make("call", "concatenate", e.value, parts)
         return self.make("call", "stack", e.value, parts)
 
-    def method_transpose(self, e: Expression) -> Expression | None:
+    def method_transpose(self, e):
         """Turn x.transpose(axes) into x.T or x.swapaxes."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
@@ -244,7 +242,7 @@ class Simplifier(Listing):
             return self.make("method", "swapaxes", e.value, x, *moved)
         return None
 
-    def method_reshape(self, e: Expression) -> Expression | None:
+    def method_reshape(self, e):
         """Remove a reshape that has no effect, or that only undoes the keepdims of a sum."""
         x = e.args[0]
         if x.shape == e.shape:
@@ -255,7 +253,7 @@ class Simplifier(Listing):
                 return self.make("method", "sum", e.value, *x.args, **rest)
         return None
 
-    def method_astype(self, e: Expression) -> Expression | None:
+    def method_astype(self, e):
         """Sum a few float32 numbers in float32 if their float64 sum is then rounded to float32."""
         x, dtype = e.args
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
@@ -268,22 +266,22 @@ class Simplifier(Listing):
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 
-def uniform(a) -> bool:
+def uniform(a):
     """Return whether a is a constant whose elements are all equal."""
     return is_(a, "constant") and repeats(a.value)
 
 
-def is_zero(a) -> bool:
+def is_zero(a):
     """Return whether a is a constant of zeros."""
     return is_(a, "constant") and not a.value.any()
 
 
-def repeats(array) -> bool:
+def repeats(array):
     """Return whether all elements of an array are equal, and there is one."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
-def terms_of(e) -> Iterator:
+def terms_of(e):
     """Yield the terms of a sum of sums, last ones first."""
     waiting = [e]
     while waiting:
@@ -294,13 +292,13 @@ def terms_of(e) -> Iterator:
             yield e
 
 
-def put_in_zeros(e) -> bool:
+def put_in_zeros(e):
     """Return whether e is zero except at an index or slice of its first axis."""
     in_zeros = is_(e, "update", "add.at") and is_zero(e.args[0])
     return in_zeros and isinstance(e.args[1], (int, np.integer, slice))
 
 
-def plainest(x, settings: dict) -> dict:
+def plainest(x, settings):
     """Write the last axis as -1, and omit settings that have no effect on a method of x."""
     usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
     left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}

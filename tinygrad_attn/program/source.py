@@ -4,13 +4,10 @@
 shortens the listing, and `layout`, `text` and `file` write it as Python.
 """
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
@@ -22,15 +19,13 @@ from .file import written
 from .ir import reached
 from .program import Program
 from .restore import restored
-from .trace import TracedFunction, gradients_of, is_array, stand_in, standing_in, trace
-
-__all__ = ["Program", "source"]
+from .trace import gradients_of, is_array, stand_in, standing_in, trace
 
 ONE_AT_A_TIME = threading.RLock()
 """A lock that is held while a function is traced."""
 
 
-def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -> Program:
+def source(f: Callable, *args, params=None, backward: bool = True) -> Program:
     """Write a NumPy file that computes f(*args) and its gradients.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
@@ -56,7 +51,7 @@ def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
     and use and train the parameters.
     """
-    owner: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
+    owner = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
     params = owner if params is None else params
     named = named_tensors(params)
     arguments = tuple(leaf(x) for x in args)
@@ -82,7 +77,7 @@ def leaf(x):
     return Tensor(x, requires_grad=True) if is_floating(x) else x
 
 
-def named_tensors(params) -> Mapping[str, Any]:
+def named_tensors(params):
     """Return the Tensors in `params` by name; a shared parameter has several names."""
     if isinstance(params, Module):
         return dict(params._named_parts(Parameter, once=False))
@@ -98,7 +93,7 @@ def named_tensors(params) -> Mapping[str, Any]:
 # ---- the check of a new program
 
 
-def compare(program: Program, f, arguments: tuple, traced: TracedFunction) -> None:
+def compare(program, f, arguments, traced):
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
     others = {p: stand_in(p, p._data) for p in traced.tensors.values()}
     inputs = zip([*filter(is_array, arguments), *traced.tensors.values()], traced.inputs)
@@ -128,17 +123,17 @@ def compare(program: Program, f, arguments: tuple, traced: TracedFunction) -> No
         )
 
 
-def random_state(traced: TracedFunction) -> bytes:
+def random_state(traced):
     """Return the state of all random numbers that a function can draw by name, to be compared."""
     return pickle.dumps((traced.generator, np.random.get_state()))
 
 
-def is_floating(x) -> bool:
+def is_floating(x):
     """Return whether x is an array, or a number of NumPy, in floating point."""
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
-def is_close(found, expected, size: float) -> bool:
+def is_close(found, expected, size):
     """Return whether two arrays have the same shape and dtype and agree up to rounding."""
     expected = array_of(expected)
     if not isinstance(expected, (np.ndarray, np.generic)):
@@ -149,7 +144,7 @@ def is_close(found, expected, size: float) -> bool:
     return np.allclose(found, expected, digits, digits * size + 1e-300, equal_nan=True)
 
 
-def largest_in(array) -> float:
+def largest_in(array):
     """Return the largest finite absolute value in an array, or 0."""
     finite = np.isfinite(array) if is_floating(array) else False
     return float(np.max(np.abs(array), initial=0, where=finite))

@@ -5,12 +5,9 @@ dtype from the example arguments. If this package reads a number in Python, the 
 the number is the same in each call. If any other code reads a number, tracing raises TypeError.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -25,7 +22,6 @@ from ..engine import Symbolic, Variable
 from ..errors import describe
 from ..ops import error_function
 from ..tree import tree_leaves, tree_map
-from .ir import Expression
 from .simplify import REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
@@ -57,7 +53,7 @@ def concrete(a):
     return tree_map(lambda x: x.value if isinstance(x, Symbol) else x, a)
 
 
-def frames() -> Iterator:
+def frames():
     """Yield the frames of the traced function, innermost first."""
     frame: Any = sys._getframe(1)
     while is_in(frame, HERE, NUMPY):
@@ -68,13 +64,13 @@ def frames() -> Iterator:
         frame = frame.f_back
 
 
-def is_in(frame, *places: str) -> bool:
+def is_in(frame, *places):
     """Return whether the frame's code is in one of these files or folders."""
     file = frame.f_code.co_filename
     return any(file == place or file.startswith(place + os.sep) for place in places)
 
 
-def is_public(frame) -> bool:
+def is_public(frame):
     """Return whether the frame runs a function of F."""
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
@@ -94,7 +90,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     base = None
     __hash__ = object.__hash__
 
-    def __init__(self, expression: Expression, listing):
+    def __init__(self, expression, listing):
         self.expression, self.listing = expression, listing
         self.lent = False  # set by the engine when user code may hold this array
         if isinstance(expression.value, np.ndarray):
@@ -110,21 +106,21 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             )
         return self.expression.value
 
-    def as_it_is(self) -> Symbol:
+    def as_it_is(self):
         """Return a symbol for the current values, which later writes to this one do not affect."""
         return Symbol(self.expression, self.listing)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name):
         if name in ATTRIBUTES:
             return getattr(self.expression.value, name)
         if name in METHODS.split():
             return partial(getattr(np, name), self)
         raise AttributeError(f"an array that is being traced has no attribute {name!r}")
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<traced {describe(self)}>"
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.expression.value)
 
     # ---- reading numbers
@@ -158,7 +154,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- calls of NumPy
 
-    def _made(self, kind: str, name, value, /, *args, **settings):
+    def _made(self, kind, name, value, /, *args, **settings):
         if not isinstance(value, (np.ndarray, np.generic, tuple, list)):
             value = np.asarray(value)[()]
         calls = any(callable(x) and not isinstance(x, type) for x in tree_leaves((args, settings)))
@@ -171,7 +167,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.listing.names.look()
         return made
 
-    def __array_ufunc__(self, ufunc, method: str, *inputs, out=None, **settings):
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **settings):
         if any(isinstance(x, Variable) for x in inputs):  # a Tensor handles the operation itself
             return NotImplemented
         if method == "at":
@@ -219,7 +215,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             kind = "call"
         return self._made(kind, name, value, x, *rest, **settings)
 
-    def _name(self, function) -> str:
+    def _name(self, function):
         """Return the name to write after `np.`."""
         module = getattr(function, "__module__", None) or "numpy"  # a ufunc has none
         name = f"{module}.{function.__name__}".removeprefix("numpy.")
@@ -235,7 +231,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- writing in place (a write through a view is found when program and function are compared)
 
-    def _change(self, expression: Expression) -> Symbol:
+    def _change(self, expression):
         """Make the symbol stand for the changed array."""
         if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
@@ -244,12 +240,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.expression = expression
         return self
 
-    def _update(self, name: str, change: Callable, *args) -> None:
+    def _update(self, name, change, *args):
         value = self.value.copy()
         change(value, *concrete(args))
         self._change(self.listing.make("update", name, value, self.expression, *args))
 
-    def __setitem__(self, index, x) -> None:
+    def __setitem__(self, index, x):
         self._update("setitem", operator.setitem, index, x)
 
     # ---- methods whose arguments differ from those of the NumPy function
@@ -277,7 +273,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def erf(self):
         return self._made("call", "erf", error_function.erf(self.value), self)
 
-    def astype(self, dtype, *, casting="unsafe", copy: bool = True):
+    def astype(self, dtype, *, casting="unsafe", copy=True):
         if np.dtype(dtype) == self.dtype:
             return self
         value = self.value.astype(dtype, casting=casting)

@@ -1,14 +1,10 @@
 """Write expressions as Python code."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +33,7 @@ LETTERS = {"scores": "BHTS", "q": "BHTD", "attended": "BTE", "linear1": "BTF"}
 class Sizes:
     """Writes a size as a letter if exactly one letter has this size, and no other one."""
 
-    def __init__(self, expressions: Sequence[Expression], taken: Container[str]):
+    def __init__(self, expressions, taken):
         found: dict[str, set[int]] = {letter: set() for letter in "BTSEHDF"}
         for e in expressions:
             for name in {*e.names.values()} & LETTERS.keys():
@@ -59,29 +55,29 @@ class Sizes:
             if a in known and b in known:
                 self.texts.setdefault(known[a] * known[b], f"{a}*{b}")
 
-    def one(self, n: int) -> str:
+    def one(self, n):
         """Write a size as letters, such as `B`, `3*E` or `B*T`, or as a number."""
         return self.texts.get(n, str(n))
 
-    def several(self, shape: Sequence[int]) -> str:
+    def several(self, shape):
         return ", ".join(map(self.one, shape))
 
-    def shape(self, shape: Sequence[int]) -> str:
+    def shape(self, shape):
         return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
-    def used(self, lines: Sequence[str]) -> dict[str, int]:
+    def used(self, lines):
         """Return the letters that occur in these lines, with their sizes."""
         found = re.findall(r"(?<![A-Za-z_])[A-Z]\b", "\n".join(lines))
         return {k: n for k, n in self.letters.items() if k in found}
 
 
-def dtype_text(dtype) -> str:
+def dtype_text(dtype):
     """Write a dtype, such as `np.float64` or `bool`."""
     name = np.dtype(dtype).name
     return name if name == "bool" else f"np.{name}"
 
 
-def literal(value, dtype=None) -> str:
+def literal(value, dtype=None):
     """Write a value. Omit the dtype of a NumPy number if it equals `dtype`."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
@@ -106,7 +102,7 @@ def literal(value, dtype=None) -> str:
     return text
 
 
-def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
+def pattern(a, sizes):
     """Write a constant as a NumPy call such as `np.ones((2, 3))`, or return None."""
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
     if a.size == 0 or repeats(a):
@@ -125,10 +121,10 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 class Text:
     """Writes expressions by name, or in full if `name_of` returns None."""
 
-    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes):
+    def __init__(self, name_of, sizes):
         self.name_of, self.sizes = name_of, sizes
 
-    def of(self, a, least: int = -1, dtype=None) -> str:
+    def of(self, a, least=-1, dtype=None):
         """Write an operand, in parentheses if its precedence is below `least`.
 
         The dtype of a NumPy number is omitted if it equals `dtype`, the other operand's dtype.
@@ -146,12 +142,12 @@ class Text:
             precedence = PRECEDENCE["/"] if " / " in text else UNARY if text[0] == "-" else ATOM
         return f"({text})" if precedence < least else text
 
-    def pairs(self, a: dict) -> list[str]:
+    def pairs(self, a):
         """Write the items of a dict, with string keys in double quotes."""
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else self.of(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
-    def spelled(self, e: Expression) -> tuple[str, int]:
+    def spelled(self, e):
         """Return the text of an expression, and its precedence."""
         if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
@@ -175,7 +171,7 @@ class Text:
         words += [f"{k}={self.of(v)}" for k, v in settings.items()]
         return f"{start}{e.name}({', '.join(words)})", ATOM
 
-    def operator(self, sign: str, args: tuple) -> tuple[str, int]:
+    def operator(self, sign, args):
         if len(args) == 1:
             return f"{sign}{self.of(args[0], UNARY)}", UNARY
         a, b = args
@@ -186,7 +182,7 @@ class Text:
         first = self.of(a, left, beside(a, [b]))
         return f"{first} {sign} {self.of(b, right, beside(b, [a]))}", precedence
 
-    def update(self, e: Expression, name: str) -> list[str]:
+    def update(self, e, name):
         """Write the statements that change a copy of an array."""
         base, index, *values = e.args
         # A constant with a pattern is created on the spot.
@@ -198,10 +194,10 @@ class Text:
             change = f"{name}[{self.index(index)}] = {words[0]}"
         return [f"{name} = {start}", change]
 
-    def index(self, i) -> str:
+    def index(self, i):
         """Write an index, without the square brackets."""
 
-        def one(p) -> str:
+        def one(p):
             if not isinstance(p, slice):
                 return self.of(p)
             start, stop, step = ("" if x is None else self.of(x) for x in (p.start, p.stop, p.step))
@@ -210,13 +206,13 @@ class Text:
         return ", ".join(map(one, i if isinstance(i, tuple) else (i,))) or "()"
 
 
-def beside(x, others: Sequence[Any]):
+def beside(x, others):
     """Return the dtype of the number x if another operand has it too, else None."""
     dtypes = [o.dtype for o in others if isinstance(o, Expression)]
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
-def picks_once(index) -> bool:
+def picks_once(index):
     """Return whether an index is certain to pick no element twice.
 
     It consists of integers and slices, or one of its parts alone tells all the elements apart.

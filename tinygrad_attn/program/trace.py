@@ -1,11 +1,8 @@
 """Run a function and its backward pass on symbols, in plain mode, to list their expressions."""
 
-from __future__ import annotations
-
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -33,17 +30,17 @@ class TracedFunction(Listing, Listener):
         self.arguments: dict = {}  # name: Kind of the array, or a value of another type
         self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
         self.tensors: dict = {}  # identifier of a parameter: the Tensor
-        self.outputs: Any = None
+        self.outputs = None
         self.gradients: dict[str, Expression] = {}  # by identifier
-        self.seed: Any = None  # the gradient with respect to the output
+        self.seed = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
-        self.generator: Any = None  # the random numbers of the function, if it has asked for some
+        self.generator = None  # the random numbers of the function, if it has asked for some
         self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
 
-    def once(self, key, *parts) -> Expression:
+    def once(self, key, *parts):
         if not self.backward:
             self.scope = self.names.of_scope(context.scope)
         return super().once(key, *parts)
@@ -54,12 +51,12 @@ class TracedFunction(Listing, Listener):
             a = self.facts.get(a.expression.id, a.expression)
         return super().operand(a)
 
-    def constant(self, array) -> Expression:
+    def constant(self, array):
         e = super().constant(array)
         self.origins[id(array)] = array, e
         return e
 
-    def input(self, name: str, array) -> Symbol:
+    def input(self, name, array):
         """Return the symbol of a new input."""
         name = identifier(name)
         while name in self.inputs:
@@ -68,7 +65,7 @@ class TracedFunction(Listing, Listener):
         expression.names = {USER: name}
         return Symbol(expression, self)
 
-    def check(self, asked: Expression, answer, function: str) -> None:
+    def check(self, asked, answer, function):
         """Add a check that this value is the same in later calls."""
         self.checks.append(self.make("check", function, asked.value, asked, answer))
         of_all = asked.name in ("any", "all") and not asked.settings and asked.operands
@@ -76,14 +73,14 @@ class TracedFunction(Listing, Listener):
             array = asked.args[0]
             self.facts[array.id] = self.constant(np.full(array.shape, answer))
 
-    def refusal(self, what: str, instead: str) -> Exception:
+    def refusal(self, what, instead):
         """Return a TypeError that quotes the user's line."""
         frame = user_frame()
         line = quoted(frame.f_code.co_filename, frame.f_lineno)
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
         return self.refused[-1]
 
-    def run(self, *listeners: Listener) -> AbstractContextManager[None]:
+    def run(self, *listeners):
         """Return a block in which the function runs: plain, recorded, with numbers of its own."""
         return context.entered(
             recording=True, plain=True, listeners=listeners, noted_draws=self.stream
@@ -104,9 +101,7 @@ class TracedFunction(Listing, Listener):
                 )
 
 
-def trace(
-    function: Callable, args: tuple, params: Mapping[str, Any], backward: bool, root
-) -> TracedFunction:
+def trace(function, args, params, backward, root):
     """Run the function on symbols in place of its arguments and parameters."""
     traced, arguments = TracedFunction(root), [*args]
     symbols: dict = {}  # by Tensor
@@ -151,7 +146,7 @@ def trace(
 # ---- what surrounds the traced function
 
 
-def stand_in(x, array) -> Tensor:
+def stand_in(x, array):
     """Return a leaf with this array and the hooks of x, to which the function may add its own."""
     leaf = Tensor._of(array, tracked(x))
     for hook in getattr(x._tracked, "functions", ()):
@@ -160,7 +155,7 @@ def stand_in(x, array) -> Tensor:
 
 
 @contextmanager
-def standing_in(others: Mapping[Any, Tensor]) -> Iterator[None]:
+def standing_in(others):
     """Inside the block, this thread finds another tensor's state in each of these tensors.
 
     Other threads find the tensors as they are. So only the class of a tensor changes.
@@ -175,10 +170,10 @@ def standing_in(others: Mapping[Any, Tensor]) -> Iterator[None]:
             t.__class__ = kind
 
 
-def replaced_class(tensor, other: Tensor, thread: int):
+def replaced_class(tensor, other, thread):
     """Return a subclass of the tensor's class that reads and writes the other tensor's slots."""
 
-    def redirected(slot) -> property:
+    def redirected(slot):
         in_use = lambda t: other if t is tensor and get_ident() == thread else t
         return property(
             lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
@@ -196,7 +191,7 @@ def replaced_class(tensor, other: Tensor, thread: int):
 # ---- arguments
 
 
-def names_of_arguments(function: Callable, count: int) -> list[str]:
+def names_of_arguments(function, count):
     """Return the function's own names of its first arguments, or x0, x1, ..."""
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
@@ -211,16 +206,16 @@ class Kind(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.shape} {self.dtype.name}"
 
 
-def kind_of(array) -> Kind | None:
+def kind_of(array):
     """Return the Kind of an array, or None for other values."""
     return Kind(array.shape, array.dtype) if is_array(array) else None
 
 
-def is_array(x) -> bool:
+def is_array(x):
     """Return whether x is a Tensor, an array, or a number of NumPy."""
     return isinstance(x, (Variable, np.ndarray, np.generic))
 
@@ -228,7 +223,7 @@ def is_array(x) -> bool:
 # ---- the backward pass
 
 
-def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
+def differentiate(traced, y, leaves):
     """Run the backward pass on symbols, for gradients with respect to the leaves."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
@@ -250,7 +245,7 @@ def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
     traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
 
 
-def gradients_of(y, seed, leaves: Mapping[Any, str]) -> dict:
+def gradients_of(y, seed, leaves):
     """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True)

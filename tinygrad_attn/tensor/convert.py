@@ -1,9 +1,6 @@
 """Conversions for Tensors: default dtype, data, sizes and indices."""
 
-from __future__ import annotations
-
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,12 +25,12 @@ def get_default_dtype() -> np.dtype:
     return _default_dtype
 
 
-def is_trainable(dtype: np.dtype) -> bool:
+def is_trainable(dtype):
     """Return whether the dtype is floating-point, and not half precision."""
     return dtype.kind == "f" and dtype.itemsize > 2
 
 
-def floating_dtype(dtype, what: str, *, trainable: bool = False) -> np.dtype:
+def floating_dtype(dtype, what, *, trainable=False) -> np.dtype:
     """Return a floating-point dtype; raise TypeError for any other, including None."""
     try:
         found = np.dtype(object if dtype is None else dtype)
@@ -47,7 +44,7 @@ def floating_dtype(dtype, what: str, *, trainable: bool = False) -> np.dtype:
     return found
 
 
-def as_array(x, dtype=None) -> Any:
+def as_array(x, dtype=None):
     """Return the values of a Tensor, array, torch tensor, number or nested list as an array.
 
     Numbers and lists of numbers get `dtype`; anything that has a dtype keeps it. The array shares
@@ -82,7 +79,7 @@ def as_array(x, dtype=None) -> Any:
     return array.astype(dtype) if dtype is not None and without_dtype else array
 
 
-def new_array(x, dtype=None) -> Any:
+def new_array(x, dtype=None):
     """Return a copy of the values of x, by default with the default dtype for numbers and lists."""
     array = as_array(x, _default_dtype if dtype is None else None)
     if isinstance(array, Symbolic):
@@ -90,7 +87,7 @@ def new_array(x, dtype=None) -> Any:
     return as_array(np.array(array, dtype))  # It raises for dtypes such as complex.
 
 
-def _from_torch(x) -> Any:
+def _from_torch(x):
     """Convert a PyTorch tensor to an array, and return anything else unchanged."""
     if isinstance(x, Variable) or not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
@@ -98,14 +95,14 @@ def _from_torch(x) -> Any:
     return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()  # NumPy has no bfloat16
 
 
-def _contains(attribute: str, x) -> bool:
+def _contains(attribute, x):
     """Return whether x, or any item in a nested list or tuple, has the attribute."""
     if isinstance(x, (list, tuple)):
         return any(_contains(attribute, item) for item in x)
     return hasattr(x, attribute)
 
 
-def as_index(index) -> Any:
+def as_index(index):
     """Return the index with Tensors replaced by plain values.
 
     Arrays are copied, so that later changes to them do not affect the VJP.
@@ -130,7 +127,7 @@ def as_index(index) -> Any:
     return array
 
 
-def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
+def as_sizes(sizes):
     """Return sizes or axes as a tuple, whether passed separately or as one sequence."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = sizes[0]

@@ -6,8 +6,6 @@ other functions get plain arrays. If such a function of floating-point Tensors r
 booleans, integers or text, a TypeError is raised, so no output silently loses its graph.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import deque
 
@@ -22,7 +20,7 @@ from ..errors import describe, written_here
 SEQUENCES = (list, tuple, deque)
 
 
-def differentiable(x) -> bool:
+def differentiable(x):
     """Return whether x is a floating-point Tensor or a sequence that contains one."""
     if isinstance(x, Variable):
         return x._data.dtype.kind == "f"
@@ -36,7 +34,7 @@ def as_constants(x):
     return read_only(x._data) if isinstance(x, Variable) else x
 
 
-def operands(xs) -> list:
+def operands(xs):
     """Return xs as a list; numbers and lists become arrays of the Tensors' dtype."""
     xs = list(xs)
     dtype = next((x._data.dtype for x in xs if isinstance(x, Variable) and differentiable(x)), None)
@@ -96,7 +94,7 @@ def with_arguments_of(function, implementation):
     return call
 
 
-def refused(function: str, name: str, value) -> TypeError:
+def refused(function, name, value):
     """Return the error for an argument that does not apply to Tensors."""
     advice = {
         "out": "NumPy functions cannot write to a Tensor; write y = f(...) to get a new one",
@@ -108,7 +106,7 @@ def refused(function: str, name: str, value) -> TypeError:
 # ---- calls
 
 
-def call_ufunc(implementation, ufunc, method: str, inputs: tuple, settings: dict):
+def call_ufunc(implementation, ufunc, method, inputs, settings):
     """Handle calls to Tensor.__array_ufunc__ that are not simply `implementation(*inputs)`."""
     name = f"{ufunc.__name__}.{method}".removesuffix(".__call__")
     if settings.get("out") is not None or method == "at" and differentiable(inputs):
@@ -131,7 +129,7 @@ def call_ufunc(implementation, ufunc, method: str, inputs: tuple, settings: dict
     return implementation(*(cast(x, dtype) for x in inputs))
 
 
-def call_function(implementation, function, args: tuple, settings: dict):
+def call_function(implementation, function, args, settings):
     """Handle Tensor.__array_function__."""
     if implementation and differentiable((*args, *settings.values())):
         return implementation(*args, **settings)
@@ -147,7 +145,7 @@ WRITING = (np.copyto, np.place, np.put, np.putmask, np.put_along_axis, np.fill_d
 """Functions that write to their first argument."""
 
 
-def _of_arrays(function, name: str, args: tuple, settings: dict):
+def _of_arrays(function, name, args, settings):
     """Call a function with arrays in place of Tensors; raise TypeError if a gradient is lost."""
     for source in (*args[1:], *settings.values()) if function in WRITING else ():
         np.asarray(source)  # raises for a Tensor with a gradient
@@ -164,7 +162,7 @@ def _of_arrays(function, name: str, args: tuple, settings: dict):
     )
 
 
-def _has_slope(y) -> bool:
+def _has_slope(y):
     """Return whether a result contains numbers other than booleans and integers."""
     if isinstance(y, SEQUENCES):
         return any(map(_has_slope, y))

@@ -3,8 +3,6 @@
 The tables `UFUNCS` and `FUNCTIONS` at the end of the file map NumPy's functions to these.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -25,12 +25,9 @@ from .convert import (
     get_default_dtype,
     is_trainable,
     new_array,
-    set_default_dtype,
 )
 from .numpy_dispatch import call_function, call_ufunc
 from .numpy_functions import FUNCTIONS, UFUNCS, transpose
-
-__all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
 Axis = int | tuple[int, ...] | None
 _np: Any = np  # NumPy's type hints promise an array, but here it returns a Tensor.
@@ -45,7 +42,7 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
     return lambda a, b: call(a, b), lambda b, a: call(a, b)
 
 
-def _comparison(function: Callable[[Any, Any], Any]) -> Any:
+def _comparison(function: Callable[[Any, Any], Any]):
     """Return the method of an operator that has no derivative and returns a plain array."""
     return lambda a, b: function(a._data, array_of(b))
 
@@ -60,7 +57,7 @@ def _reduction(op: Op) -> Callable[..., Tensor]:
     """Return the method `t.f(axis, keepdims)` for an op that reduces axes."""
 
     @functools.wraps(op, updated=())
-    def method(x, axis: Axis = None, keepdims: bool = False, **settings) -> Any:
+    def method(x, axis: Axis = None, keepdims: bool = False, **settings):
         return op(x, axis=axis, keepdims=keepdims, **settings)
 
     return method
@@ -69,7 +66,7 @@ def _reduction(op: Op) -> Callable[..., Tensor]:
 def _like_numpys(function) -> Callable[..., Tensor]:
     """Return the method `t.f(...)`, which is np.f(t, ...)."""
 
-    def method(x, *args, **settings) -> Any:
+    def method(x, *args, **settings):
         return function(x, *args, **settings)
 
     method.__name__ = function.__name__
@@ -80,11 +77,11 @@ def _like_numpys(function) -> Callable[..., Tensor]:
 class TensorHook(AbstractContextManager["TensorHook"]):
     """A function that sees a tensor's gradient, until `remove()` or the end of a `with` block."""
 
-    def __init__(self, hooks: Hooks, function: Callable[[Any], Any]) -> None:
+    def __init__(self, hooks: Hooks, function: Callable[[Any], Any]):
         self._hooks, self._function = hooks, function
         hooks.functions.append(self)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return repr(getattr(self._function, "__name__", self._function))
 
     def __call__(self, gradient) -> Any:
@@ -110,8 +107,9 @@ class Tensor(Variable):
 
     __slots__ = ()
     __array_priority__ = 1000
+    _of_a_module = False  # whether `t -= x` is a mistake even while ops are recorded
 
-    def __init__(self, data, requires_grad: bool = False, dtype=None) -> None:
+    def __init__(self, data, requires_grad: bool = False, dtype=None):
         array = new_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._node = self.name = None
@@ -120,7 +118,7 @@ class Tensor(Variable):
             self.requires_grad = requires_grad
 
     @classmethod
-    def _of(cls, array: np.ndarray, requires_grad: bool = False) -> Tensor:
+    def _of(cls, array, requires_grad=False):
         """Wrap an array without copying it."""
         t: Tensor = object.__new__(cls)
         t._data = array if isinstance(array, (np.ndarray, np.generic)) else np.asarray(array)
@@ -128,7 +126,7 @@ class Tensor(Variable):
         t._tracked = requires_grad
         return t
 
-    def _array(self) -> np.ndarray:
+    def _array(self):
         """Return the values as an ndarray that can be changed in place."""
         if not isinstance(self._data, np.ndarray):
             self._data = np.asarray(self._data)
@@ -237,7 +235,7 @@ class Tensor(Variable):
         """Whether this tensor is not the output of a recorded op."""
         return self._node is None
 
-    def __len__(self) -> int:
+    def __len__(self):
         if not self._data.ndim:
             raise TypeError(
                 f"{describe(self)} is a single number, so it has no length and cannot be iterated. "
@@ -249,7 +247,7 @@ class Tensor(Variable):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
         if self.dtype not in (get_default_dtype(), bool, np.dtype(int)):
             text += f", dtype={self.dtype}"
@@ -259,13 +257,13 @@ class Tensor(Variable):
             text += ", requires_grad=True"
         return f"Tensor({text}{f', name={self.name!r}' if self.name else ''})"
 
-    def __format__(self, spec: str) -> str:
+    def __format__(self, spec):
         return format(self.item(), spec) if spec else repr(self)
 
-    def __dir__(self) -> list[str]:
+    def __dir__(self):
         return [name for name in object.__dir__(self) if hasattr(type(self), name)]
 
-    def __bool__(self) -> bool:
+    def __bool__(self):
         if self._data.size != 1:
             raise ValueError(
                 f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t "
@@ -273,13 +271,13 @@ class Tensor(Variable):
             )
         return bool(self._data)
 
-    def __float__(self) -> float:
+    def __float__(self):
         return float(self.item())
 
-    def __int__(self) -> int:
+    def __int__(self):
         return int(self.item())
 
-    def __index__(self) -> int:
+    def __index__(self):
         return operator.index(self._data)
 
     __hash__ = object.__hash__
@@ -338,7 +336,7 @@ class Tensor(Variable):
         if self._node is not None:
             self._hooks().retains = True
 
-    def _keep_gradient_for(self, other: Tensor) -> None:
+    def _keep_gradient_for(self, other):
         """Add this tensor's gradient to the .grad of another one, its twin in an earlier run."""
         others = self._hooks().others
         if other is not self and all(t is not other for t in others):
@@ -357,7 +355,7 @@ class Tensor(Variable):
             )
         return TensorHook(self._hooks(), hook)
 
-    def _hooks(self) -> Hooks:
+    def _hooks(self):
         if self in (context.repeated or ()):
             return Hooks()  # The first run of a checkpoint has done the same.
         if not isinstance(self._tracked, Hooks):
@@ -370,7 +368,7 @@ class Tensor(Variable):
 
     clone = copy
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self):
         """Return what copies and pickles contain: all attributes except the gradient."""
         if self._node is not None:
             raise TypeError(
@@ -383,13 +381,13 @@ class Tensor(Variable):
         own = {"_grad": None, "_tracked": self.requires_grad, "_replaced": (0, 0)}  # no hooks
         return attributes, {**slots, **own}
 
-    def __copy__(self) -> Tensor:
+    def __copy__(self):
         return deepcopy(self)  # As copies of arrays, it has its own memory.
 
     # ---- NumPy and PyTorch
 
     @property
-    def _mask(self) -> Any:
+    def _mask(self):
         # numpy.ma reads _mask, and would otherwise use _data and lose the gradient.
         if self._tracked and context.recording:
             raise TypeError(
@@ -397,7 +395,7 @@ class Tensor(Variable):
             )
         raise AttributeError("_mask")
 
-    def __array__(self, dtype=None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype=None, copy=None):
         integers = dtype is not None and np.dtype(dtype).kind in "iub"  # They have no gradient.
         if self._tracked and context.recording and not integers:
             raise TypeError(
@@ -409,20 +407,20 @@ class Tensor(Variable):
             dtype = None  # NumPy casts, or raises if fractions would be lost: np.take(a, t).
         return np.array(inplace.hand_out(self._array()), dtype=dtype, copy=copy)
 
-    def __array_ufunc__(self, ufunc, method: str, *inputs, **kwargs) -> Any:
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         f = UFUNCS.get(ufunc)
         if f is None or kwargs or method != "__call__" or self._data.dtype.kind != "f":
             return call_ufunc(f, ufunc, method, inputs, kwargs)
         return f(*inputs)
 
-    def __array_function__(self, function, types, args, kwargs) -> Any:
+    def __array_function__(self, function, types, args, kwargs):
         f = FUNCTIONS.get(function)
         if f is None or self._data.dtype.kind != "f":
             return call_function(f, function, args, kwargs)
         return f(*args, **kwargs)
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None) -> Any:
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
         name = function.__name__
         raise TypeError(
             f"PyTorch's {name} accepts only PyTorch tensors, not a {cls.__name__} of this "
@@ -444,8 +442,8 @@ class Tensor(Variable):
     def __pos__(self) -> Tensor:
         return self
 
-    def _assigned(self, other) -> Any:
-        if self._tracked and self._node is None and not context.recording:
+    def _assigned(self, other):
+        if self._of_a_module or self._tracked and self._node is None and not context.recording:
             raise TypeError(
                 f"in-place operators such as p += x and p -= x would leave {describe(self)} "
                 "unchanged, because they make a new Tensor. Write p.data -= x.data to change the "
@@ -454,6 +452,7 @@ class Tensor(Variable):
         return NotImplemented  # Then Python computes p + x and assigns it to p.
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
+    __imatmul__ = _assigned
 
     __eq__ = _comparison(operator.eq)
     __ne__ = _comparison(operator.ne)

@@ -1,7 +1,5 @@
 """Gradient checkpointing: keep only the inputs of a call, and rerun it in the backward pass."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -220,7 +218,7 @@ def _run_again(g, _y, *inputs, call, needs):
     return call.pull(g, needs)
 
 
-def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
+def checkpoint(f: Callable[..., Result], *xs, **keywords) -> Result:
     """Return f(*xs) but keep only its inputs in memory; the backward pass computes f again.
 
     This saves memory but takes one more forward pass. Gradients reach the Tensors among xs and

@@ -7,8 +7,6 @@ Tensors. Results that will be differentiated again are always Tensors. Transform
 `create_graph=True` to make derivatives differentiable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,7 +93,7 @@ def _returned(result, create_graph, *arguments):
 
 
 def vjp(
-    f: Callable[..., Any], *xs: Any, create_graph: bool | None = None
+    f: Callable[..., Any], *xs, create_graph: bool | None = None
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Return `(y, pullback)`, where y = f(*xs) and `pullback(g)` is a tuple of g^T dy/dx.
 
@@ -116,9 +114,7 @@ def vjp(
     return _returned(y, recorded, *xs), pullback
 
 
-def jvp(
-    f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = None
-) -> tuple[Any, Any]:
+def jvp(f: Callable[..., Any], xs, vs, *, create_graph: bool | None = None) -> tuple[Any, Any]:
     """Return `(y, tangent)`, where y = f(*xs) and tangent is the sum of (dy/dx) v over xs and vs.
 
     `xs` and `vs` are both sequences, or both a single Tensor, array or number. Raises ValueError
@@ -179,7 +175,7 @@ def value_and_grad(
     return both
 
 
-def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Any:
+def jacobian(f: Callable[..., Any], x, *, create_graph: bool | None = None):
     """Return all dy_i / dx_j with shape y.shape + x.shape, using one backward pass for each y_i."""
     recorded = _recorded(create_graph)
     leaf = _input(x, recorded)
@@ -189,11 +185,11 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
         one_hot = np.zeros(y.shape, y.dtype)
         one_hot.flat[i] = 1
         rows += _gradients([y], [leaf], [one_hot], recorded, i < y.size - 1)
-    stacked: Any = np.stack(rows) if rows else Tensor._of(np.zeros(0, leaf.dtype))
+    stacked = np.stack(rows) if rows else Tensor._of(np.zeros(0, leaf.dtype))
     return _returned(stacked.reshape(*y.shape, *leaf.shape), recorded, x)
 
 
-def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Any:
+def hessian(f: Callable[..., Any], x, *, create_graph: bool | None = None):
     """Return d^2 f / (dx_i dx_j) for all i and j, with shape x.shape + x.shape.
 
     f must return a single number (else ValueError).
@@ -201,7 +197,7 @@ def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) 
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
-def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Any:
+def hvp(f: Callable[..., Any], x, v, *, create_graph: bool | None = None):
     """Return H v, where H is the Hessian of f at x, without building H.
 
     The result is the gradient of <grad f, v>. v must have x's shape, and f must return a single

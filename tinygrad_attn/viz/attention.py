@@ -1,8 +1,6 @@
 """Show attention weights as heat maps, or as a page with every number of the computation."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,10 @@ from .page import Page, as_json, page
 from .picture import printable
 
 Labels = Sequence[Any] | str | None
-EQUATION: Any = reference.function  # type: ignore[attr-defined]
+EQUATION = reference.function  # type: ignore[attr-defined]
 
 
-def _labels(labels: Labels, count: int, what: str) -> list[str]:
+def _labels(labels, count, what):
     """Return one label per position, by default its number, with visible blanks."""
     tokens = [str(x) for x in (range(count) if labels is None else labels)]
     if len(tokens) != count:
@@ -28,7 +26,7 @@ def _labels(labels: Labels, count: int, what: str) -> list[str]:
     return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
 
 
-def _with_heads(x, what: str) -> np.ndarray:
+def _with_heads(x, what):
     """Return (T, S), (H, T, S) or (1, H, T, S) as (H, T, S)."""
     array = np.asarray(array_of(x))
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
@@ -42,11 +40,11 @@ def _with_heads(x, what: str) -> np.ndarray:
 
 
 def attention(
-    weights: Any,
+    weights,
     queries: Labels = None,
     keys: Labels = None,
-    ax: Any = None,
-) -> Any:
+    ax=None,
+):
     """Draw the weights softmax(q k^T / sqrt(D)) of each head as a heat map.
 
     `weights` has the shape (T, S) or (H, T, S), with a row for each query and a column per key.
@@ -61,9 +59,9 @@ def attention(
     if len(axes) != len(heads):
         raise ValueError(f"{len(heads)} heads and {len(axes)} Axes; pass one Axes for each head.")
     top = max(float(heads.max()), 1e-12)
-    look: Any = {"fontsize": 8, "parse_math": False}
+    look = {"fontsize": 8, "parse_math": False}
     long = max(map(len, columns)) > 2
-    slant: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    slant = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
     for h, (axis, head) in enumerate(zip(axes, heads, strict=True)):
         image = axis.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
         axis.set_yticks(range(len(rows)), rows, **look)
@@ -79,7 +77,7 @@ def attention(
     return axes if len(heads) > 1 else axes[0]
 
 
-def _new_axes(heads: np.ndarray) -> list:
+def _new_axes(heads):
     """Create a figure with four heads per row, and return its Axes."""
     try:
         import matplotlib.pyplot as plt  # optional
@@ -96,15 +94,14 @@ def _new_axes(heads: np.ndarray) -> list:
 
 
 def attention_html(
-    q: Any,
-    k: Any = None,
-    v: Any = None,
-    mask: Any = None,
+    q,
+    k=None,
+    v=None,
+    mask=None,
     *,
     queries: Labels = None,
     keys: Labels = None,
     scale: float | None = None,
-    chosen: int = 0,
 ) -> Page:
     """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
@@ -115,9 +112,9 @@ def attention_html(
       every attention call, for the first element of the batch.
     - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
-    `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
-    Raises ValueError for shapes or labels that do not fit, for NaN or infinity, and if attention is
-    never called. Raises TypeError for an integer mask.
+    `queries` and `keys` are labels of the positions. Raises ValueError for shapes or labels that do
+    not fit, for NaN or infinity, and if attention is never called. Raises TypeError for an integer
+    mask.
     """
     if isinstance(q, Mapping):
         pictures = [
@@ -144,7 +141,7 @@ def attention_html(
         for count, (side, labels) in zip(np.shape(picture["weights"])[1:], sides, strict=True):
             other = len(pictures) > 1 and labels is not None and len(labels) != count
             picture[side] = _labels(None if other else labels, count, side)
-    data = as_json({"calls": pictures, "chosen": int(chosen)})
+    data = as_json({"calls": pictures})
     return page("Attention, number by number", "attention", data=data)
 
 
@@ -160,7 +157,7 @@ class _AttentionOps(Listener):
                 self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 
-def _called(function, *inputs, batched: bool) -> Iterator:
+def _called(function, *inputs, batched):
     """Yield the numbers of each attention call, for the first element of the batch.
 
     The ops of softmax(q k^T scale + mask) v are a product, the scaling, the mask, the softmax,
@@ -192,13 +189,13 @@ def _as_tensor(x):
     return x if isinstance(x, Variable) or np.asarray(x).dtype.kind != "f" else Tensor(x)
 
 
-def _one(x, what: str, batched: bool = False) -> np.ndarray:
+def _one(x, what, batched=False):
     """Return the first element of a batch as (H, T, D). If `batched`, (B, T, D) has one head."""
     array = np.asarray(array_of(x), np.float64)
     return _with_heads(array[:1] if array.ndim == 4 or batched and array.ndim == 3 else array, what)
 
 
-def _lists(array: np.ndarray):
+def _lists(array):
     """Return nested lists for JSON, rounded to seven digits. An infinity becomes null."""
     rounded = np.array([float(f"{x:.7g}") for x in array.flat]).reshape(array.shape)
     return np.where(np.isfinite(rounded), rounded, np.array(None)).tolist()

@@ -4,10 +4,8 @@ A picture has a box for each op, with its output, and for each leaf; a frame aro
 is open; and an arrow for each operand.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +23,8 @@ RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 def graph(
-    tensor: Any,
-    model: Any = None,
+    tensor,
+    model=None,
     depth: int | None = None,
     expand: Sequence[str] = (),
     *,
@@ -60,7 +58,7 @@ def graph(
     if depth is None:
         depth = subject.deepest if plain else 1
 
-    def is_open(place: int, scope) -> bool:
+    def is_open(place, scope):
         name = subject.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
         return place < level or any(inside)  # the `level` of the loop below
@@ -91,7 +89,7 @@ class Unit:
 class Builder:
     """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
 
-    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]):
+    def __init__(self, subject, is_open):
         self.subject, self.graph = subject, Graph()
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
         self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
@@ -109,7 +107,7 @@ class Builder:
         for key in self.roots:
             self.graph.boxes[self.numbers[key]].output = True
 
-    def _units(self, is_open: Callable[[int, Any], bool]) -> list[Unit]:
+    def _units(self, is_open):
         """Return one unit for each op, and one for each call that is not open."""
         units: list[Unit] = []
         folded: dict[Any, Unit] = {}
@@ -123,12 +121,12 @@ class Builder:
             unit = folded[scope]
             unit.ops.append(t)
             for i, x in operands(t):  # a tensor has one box; a number has one for each use
-                key: Any = (id(t), i) if isinstance(x, (float, int)) else id(x)
+                key = (id(t), i) if isinstance(x, (float, int)) else id(x)
                 unit.edges.append((t, i, x, key))
                 self.users[key].append(unit)
         return units
 
-    def _draw(self, unit: Unit) -> None:
+    def _draw(self, unit):
         """Draw the box of a unit, and any of its leaves that are not drawn yet."""
         hidden = set()  # leaves inside a folded call
         for _, _, x, key in unit.edges:
@@ -141,7 +139,7 @@ class Builder:
         box = self._module(unit) if unit.scope else self._op(unit.ops[0])
         self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
 
-    def _add(self, box: Box, chain: tuple, keys: Iterable) -> None:
+    def _add(self, box, chain, keys):
         for i, scope in enumerate(chain, 1):
             if chain[:i] not in self.frames:
                 self.frames[chain[:i]] = len(self.graph.frames)
@@ -154,7 +152,7 @@ class Builder:
         self.graph.boxes.append(box)
         self.numbers.update(dict.fromkeys(keys, box.number))
 
-    def _draw_arrows(self, units: list[Unit]) -> None:
+    def _draw_arrows(self, units):
         """Draw an arrow for each operand of an op, and for each source of a folded box."""
         merged: Counter[tuple[int, int]] = Counter()
         for unit in units:
@@ -169,7 +167,7 @@ class Builder:
         for (source, target), k in merged.items():
             self.graph.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
-    def _op(self, t: Variable) -> Box:
+    def _op(self, t):
         """Return the box of an op and its output, with a title such as `y = sum(axis=-1)`."""
         name, op, settings = t.name, op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
@@ -181,7 +179,7 @@ class Builder:
             numbers[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
         return Box("op", title, [*lines, *numbers, *self._times_used(t)], _bad(t))
 
-    def _leaf(self, x) -> Box:
+    def _leaf(self, x):
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)
@@ -196,7 +194,7 @@ class Builder:
             kind = "input" if id(x) in self.visible else "constant"
         return Box(kind, self.subject.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
-    def _module(self, unit: Unit) -> Box:
+    def _module(self, unit):
         """Return the box of a folded call, with its output shapes and number of parameters."""
         title, *lines = self.subject.heading(unit.scope)
         leaves = lambda t: any(user is not unit for user in self.users[id(t)])
@@ -210,23 +208,23 @@ class Builder:
         bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := _bad(t))), "")
         return Box("module", title, lines, bad)
 
-    def _times_used(self, x) -> list[str]:
+    def _times_used(self, x):
         """Return a line with the number of uses of a tensor, if there are several."""
         k = len(self.users[id(x)]) if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
-def _passed_on(t) -> int:
+def _passed_on(t):
     """Return the number of -inf, such as masked scores, if an operand has some and it is no NaN."""
     masked = any(np.any(np.isneginf(array_of(x))) for _, x in operands(t))
     return int(np.isneginf(t._data).sum()) if masked and np.all(t._data < np.inf) else 0
 
 
-def _bad(t) -> str:
+def _bad(t):
     return "" if _passed_on(t) else values.not_finite(t._data)
 
 
-def _broadcast(t, x) -> list[str]:
+def _broadcast(t, x):
     """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
     shape, full = np.shape(array_of(x)), t._data.shape
     broadcasts = getattr(t._node.op, "broadcasts", False) and not isinstance(x, (int, float))

@@ -3,8 +3,6 @@
 A picture is shown as a text tree or as DOT text, which Graphviz draws.
 """
 
-from __future__ import annotations
-
 import html
 import os
 import shutil
@@ -45,11 +43,11 @@ class Box:
     frame: int | None = None
     output: bool = False
 
-    def below(self) -> list[str]:
+    def below(self):
         bad = [f"NOT FINITE: {self.not_finite}"] if self.not_finite else []
         return self.lines + bad + ["output"] * self.output
 
-    def attributes(self) -> str:
+    def attributes(self):
         """Return the attributes of the box in DOT."""
         title = _clean(self.title)
         below = "".join(f"<br/>{_clean(line)}" for line in self.below())
@@ -98,7 +96,7 @@ class Graph:
         seen: set[int] = set()
         pending = [box.number for box in self.boxes if box.output]
 
-        def add(number: int, stem: str, rest: str) -> None:
+        def add(number, stem, rest):
             box, under = self.boxes[number], operands.get(number, [])
             if number in seen or len(rest) >= 3 * DEEPEST and under:  # listed only once
                 lines.append(stem + printable(f"{box.title}  [n{number}, see there]"))
@@ -147,7 +145,7 @@ class Graph:
             lines.append(f"label=<{'<br/>'.join(map(_clean, self.notes))}>")
         return "\n".join(lines).replace("\n", "\n  ") + "\n}\n"
 
-    def _render(self, format: str) -> bytes:
+    def _render(self, format):
         """Draw the picture as "svg", "png" or "pdf" with the `dot` program or pygraphviz."""
         if len(self.boxes) > MOST_DRAWN:
             raise ValueError(
@@ -183,7 +181,7 @@ class Graph:
         except Exception as error:
             return f"<p>{html.escape(str(error))}</p>"
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self):
         try:
             return self.svg()
         except Exception:  # the notebook then shows the text
@@ -203,16 +201,16 @@ class Graph:
         write_atomically(texts.get(suffix) or self._render(suffix[1:]), path)
 
 
-def _attributes(look: dict[str, str]) -> str:
+def _attributes(look):
     quoted = (f"{k}={x}" if x.startswith("<") else f'{k}="{x}"' for k, x in look.items())
     return f"[{' '.join(quoted)}]"
 
 
-def _clean(text: str) -> str:
+def _clean(text):
     r"""Escape text for an HTML-like label; Graphviz replaces \N even there."""
     return html.escape(printable(text)).replace("\\", "&#92;&#8203;").replace("]", "&#93;")
 
 
-def printable(text: str) -> str:
+def printable(text):
     """Replace the control characters in a name."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

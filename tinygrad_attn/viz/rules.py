@@ -1,7 +1,5 @@
 """The equation of an op, and the source of its VJPs."""
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import re
@@ -11,32 +9,32 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 
 
-def stated(function) -> str:
+def stated(function):
     """Return the equation with which a docstring begins: its first line up to a colon."""
     line = (function.__doc__ or "").strip().partition("\n")[0]
     return re.split("[:;] ", line)[0].rstrip(".")
 
 
-def equation(op) -> str:
+def equation(op):
     """Return the equation from the op's docstring, or else y = NAME(INPUTS)."""
     is_ufunc = not op.input_names and not op.variadic  # NumPy's docstring begins with a signature
     letters = ", ".join(letter(op, i) for i in range(op.count))
     return (not is_ufunc and stated(op.stands_for)) or f"y = {op.__name__}({letters})"
 
 
-def letter(op, i: int) -> str:
+def letter(op, i):
     """Return the name of input i in the equation."""
     names = op.input_names or ("ab" if op.count == 2 else "x")
     return names[i] if i < len(names) else f"x{i}"
 
 
-def _vjp(op, i: int):
+def _vjp(op, i):
     """Return the VJP for input i, or the one for all inputs; of an op with a kernel, the op's."""
     op = op.stands_for
     return op.joint_vjp or (op.vjps[i] if i < len(op.vjps) else None)
 
 
-def rule(op, i: int) -> str:
+def rule(op, i):
     """Return the expression that the VJP for input i computes if it is a lambda, else ""."""
     code = getattr(_vjp(op, i), "__code__", None)
     if code is None or code.co_name != "<lambda>" or op.stands_for.joint_vjp:
@@ -52,7 +50,7 @@ def rule(op, i: int) -> str:
     return " ".join(text.decode().strip() for text in lines)
 
 
-def code(op, i: int) -> tuple[str, str]:
+def code(op, i):
     """Return the source of the VJP for input i, and its file and line, or two empty strings."""
     try:
         lines, number = inspect.getsourcelines(vjp := inspect.unwrap(_vjp(op, i)))

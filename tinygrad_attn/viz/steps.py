@@ -1,10 +1,8 @@
 """`backward_steps`: run a backward pass and record every step."""
 
-from __future__ import annotations
-
 import html
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +10,6 @@ from ..engine import Listener, array_of, listening
 from . import rules, values
 from .graph import Builder
 from .page import Page, as_json, page
-from .picture import Graph
 from .subject import Subject, computed, op_name
 
 MOST = 1000  # steps on a page
@@ -47,7 +44,7 @@ class Step(NamedTuple):
 class _StepListener(Listener):
     """A listener that copies the values of a backward pass and keeps no tensor alive."""
 
-    def __init__(self, drawn: Builder):
+    def __init__(self, drawn):
         self.picture, self.numbers = drawn.graph, drawn.numbers
         self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
@@ -73,7 +70,7 @@ class _StepListener(Listener):
 class Steps(list[Step]):
     """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
-    def __init__(self, picture: Graph, steps: list[Step]):
+    def __init__(self, picture, steps):
         super().__init__(steps)
         self.picture = picture
 
@@ -108,10 +105,10 @@ class Steps(list[Step]):
         """Write the page to a file."""
         self.html().save(path)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         return self.html()._repr_html_()
 
-    def _as_dict(self, step: Step) -> dict:
+    def _as_dict(self, step):
         """Return the data of a step for the page's script."""
         arrows = {
             (arrow.source, arrow.index): (i, "->" in arrow.label)
@@ -132,10 +129,10 @@ class Steps(list[Step]):
 
 
 def backward_steps(
-    loss: Any,
-    gradient: Any = None,
+    loss,
+    gradient=None,
     *,
-    model: Any = None,
+    model=None,
     retain_graph: bool = False,
     plain: bool = False,
 ) -> Steps:

@@ -1,7 +1,5 @@
 """Read a graph: its ops and operands, and the names of modules, parameters and arrays."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any
@@ -17,22 +15,22 @@ from ..tree import tree_leaves
 from . import rules, values
 
 
-def computed(x) -> bool:
+def computed(x):
     """Return whether an op computed x. Leaves, arrays and numbers give False."""
     return isinstance(x, Variable) and x._node is not None
 
 
-def gradient_of(x) -> np.ndarray | None:
+def gradient_of(x):
     """Return the .grad of a tensor as an array, or None."""
     return array_of(x._grad) if isinstance(x, Variable) else None
 
 
-def op_name(t) -> str:
+def op_name(t):
     """Return the name of the op that computed t, or "released" after a backward pass."""
     return str(t._node.op.__name__)
 
 
-def settings_of(t) -> list[str]:
+def settings_of(t):
     """Return the non-default settings of the op that computed t, such as `axis=-1`."""
     usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
     given = t._node.settings.items()
@@ -44,13 +42,13 @@ def shown(x):
     return x if isinstance(x, Variable) and x._tracked else array_of(x)
 
 
-def operands(t) -> list[tuple[int, Any]]:
+def operands(t):
     """Return the tensors, arrays and numbers that the op of t received, with their indices."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
-def _memory(x) -> int:
+def _memory(x):
     """Return the id of the array that owns the memory of x, such as the table behind a slice."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
@@ -64,7 +62,7 @@ class Subject:
     Dotted names are relative to a model, or to the outermost module that was called.
     """
 
-    def __init__(self, tensor, model, plain: bool):
+    def __init__(self, tensor, model, plain):
         function = callable(tensor) and not isinstance(tensor, Module)
         if plain and not function:
             raise TypeError(
@@ -97,7 +95,7 @@ class Subject:
                 self._name(module, number)
         self.deepest = max(map(len, self.chains.values()))
 
-    def _chains(self) -> dict[Any, tuple]:
+    def _chains(self):
         """Return, for each call, the call and the enclosing calls, outermost first.
 
         A function is left out if its module calls nothing else, like layer_norm in LayerNorm.
@@ -115,7 +113,7 @@ class Subject:
                     chains[scope] = chains[scope.outer]
         return chains
 
-    def _name(self, root: Module, number: int) -> None:
+    def _name(self, root, number):
         """Add the names of the modules, parameters and arrays inside a module.
 
         If these names belong to another module, they begin with the root, as in `Linear#2.weight`.
@@ -136,22 +134,22 @@ class Subject:
                 for x in (part, part._data):
                     self.parameters.setdefault(id(x), name)
 
-    def heading(self, scope) -> list[str]:
+    def heading(self, scope):
         """Return the dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
             return [scope.function.__name__]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
-    def module(self, scope) -> str:
+    def module(self, scope):
         """Return the dotted name of the module of a call, which is empty for the model itself."""
         return self.modules.get(id(scope.module), "")
 
-    def leaf(self, x) -> str:
+    def leaf(self, x):
         """Return the dotted name of a parameter or of a module's array, else the tensor's name."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or ""
 
-    def inputs(self) -> set[int]:
+    def inputs(self):
         """Return the ids of tensors and arrays that come from outside the modules.
 
         An array is an input if an op combines it only with parameters, or with values computed from

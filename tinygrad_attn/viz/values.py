@@ -1,7 +1,5 @@
 """Format arrays, gradients and settings for boxes and steps."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -10,24 +8,24 @@ SMALL = 6  # elements; larger arrays are shown by shape and statistics
 WIDEST = 16  # rows or columns of a heat map
 
 
-def number(x) -> str:
+def number(x):
     """Format a number with four digits."""
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
-def numbers(array: np.ndarray) -> str:
+def numbers(array):
     """Format all elements: `1 2 3`, or `1 2; 3 4` for rows."""
     rows = array.reshape(-1, array.shape[-1]) if array.ndim and array.size else array.reshape(1, -1)
     return "; ".join(" ".join(map(number, row)) for row in rows.tolist())
 
 
-def norm(array: np.ndarray) -> str:
+def norm(array):
     """Format the Euclidean norm of an array."""
     with np.errstate(all="ignore"):
         return f"{np.linalg.norm(array.astype(np.float64)):.3g}"
 
 
-def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
+def value(array, grad=None):
     """Describe an array and its gradient by their numbers, or by statistics if they are large."""
     if array.size <= SMALL:
         text = f"data {numbers(array)}" if array.size else "empty"
@@ -39,14 +37,14 @@ def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
     return lines if grad is None else [*lines, f"|grad| {norm(grad)}"]
 
 
-def gradient(array: np.ndarray) -> str:
+def gradient(array):
     """Describe a gradient in one line by its numbers, or by its shape, norm and first numbers."""
     if array.size <= SMALL:
         return numbers(array) + (f"  {array.shape}" if array.ndim else "")
     return f"{array.shape}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
 
 
-def cells(array) -> dict:
+def cells(array):
     """Return the data of a heat map: at most 16 x 16 numbers from the first matrix of an array."""
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
@@ -63,13 +61,13 @@ def _short(x):
     return float(f"{x:.5g}") if np.isfinite(x) else str(x)
 
 
-def not_finite(array) -> str:
+def not_finite(array):
     """Count the non-finite elements, as in `2 NaN, 1 Inf`, or return an empty string."""
     counts = (np.isnan(array).sum(), "NaN"), (np.isinf(array).sum(), "Inf")
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
-def setting(x) -> str:
+def setting(x):
     """Format the value of one setting in at most 40 characters."""
     if isinstance(x, np.ndarray):
         return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{x.shape} {x.dtype}"

@@ -1,7 +1,5 @@
 """`python -m tinygrad_attn demo`: train a Transformer on images of digits."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
@@ -25,7 +23,7 @@ BATCH = 64
 class DigitClassifier(nn.Module):
     """A Transformer that maps 16 patches to the scores of ten digits, (B, 16, 4) -> (B, 10)."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.embed = nn.Linear(PATCH_NUMBERS, 64)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, 64)
         # The std is large, because the position of a stroke matters as much as its shape.
@@ -36,7 +34,7 @@ class DigitClassifier(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(64))
         self.classify = nn.Linear(TOKENS * 64, CLASSES)
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x):
         x = self.encoder(self.positions(self.embed(x)))  # (B, 16, E)
         return self.classify(x.reshape(len(x), -1))  # (B, 10)
 
@@ -52,13 +50,13 @@ class Training:
     seconds: float = 0.0
 
 
-def predict(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
+def predict(model, images):
     """Return the probabilities of the ten digits for each image, (N, 8, 8) -> (N, 10)."""
     with no_grad():
         return F.softmax(model(patches(images)), axis=-1).numpy()
 
 
-def views(model: DigitClassifier, images: np.ndarray) -> list[dict[str, Any]]:
+def views(model, images):
     """Return what a page shows of each image: pixels, the chances of each digit, every head's
     attention, and the patch with the most ink.
     """
@@ -80,12 +78,12 @@ def views(model: DigitClassifier, images: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:
+def loss_of(model, images, labels):
     """Return the cross-entropy of the model's scores for these images."""
     return F.cross_entropy(model(patches(images)), labels, label_smoothing=0.1)
 
 
-def train(split: Split, seed: int = 0, epochs: int = 20) -> Training:
+def train(split, seed=0, epochs=20):
     """Train a model, with all random numbers drawn from the seed."""
     from tqdm import tqdm
 
@@ -111,7 +109,7 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Training:
     return run
 
 
-def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
+def run_demo(out, seed, epochs, runs):
     """Train on `runs` random splits, check the gradients, and write `out`/report.html.
 
     With the default of three runs, also trains on the ordered split. Returns 1 if a gradient is
@@ -143,7 +141,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     return int(not check)
 
 
-def check_gradients(run: Training, images: int = 8) -> Any:
+def check_gradients(run, images=8):
     """Check the gradients of a trained model's loss, in float64 and along random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]

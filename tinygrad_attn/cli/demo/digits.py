@@ -1,13 +1,9 @@
 """The data: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, as 16 patches of 2 x 2."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
 import numpy as np
-
-from ...random import Generator
 
 SIDE, PATCH, CLASSES, TEST_IMAGES = 8, 2, 10, 360
 TOKENS, PATCH_NUMBERS = (SIDE // PATCH) ** 2, PATCH * PATCH
@@ -23,7 +19,7 @@ class Split(NamedTuple):
     test_labels: np.ndarray
 
 
-def load_split(seed: int | None) -> Split:
+def load_split(seed):
     """Return 1,437 images for training and 360 for testing.
 
     With a seed, the split is random, with the same proportions of digits. With None, the last fifth
@@ -41,7 +37,7 @@ def load_split(seed: int | None) -> Split:
     return Split(name, train, train_labels, test, test_labels)
 
 
-def patches(images: np.ndarray) -> np.ndarray:
+def patches(images):
     """Return patches as tokens, (B, 8, 8) -> (B, 16, 4), in reading order."""
     n = SIDE // PATCH
     # (B, 8, 8) -> (B, row of patches, row in the patch, column of patches, column in the patch)
@@ -49,7 +45,7 @@ def patches(images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1, TOKENS, PATCH_NUMBERS)
 
 
-def wiggle(images: np.ndarray, rng: Generator) -> np.ndarray:
+def wiggle(images, rng):
     """Rotate, scale and shift each image a little at random, (B, 8, 8) -> (B, 8, 8)."""
     from scipy.ndimage import affine_transform
 
@@ -63,7 +59,7 @@ def wiggle(images: np.ndarray, rng: Generator) -> np.ndarray:
     return np.stack([affine_transform(*one, order=1, mode="grid-constant") for one in each])
 
 
-def baselines(split: Split) -> dict[str, float]:
+def baselines(split):
     """Return the accuracy of scikit-learn's logistic regression and 1-nearest-neighbour, in %."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier

@@ -1,28 +1,22 @@
 """Write the report, one HTML file with numbers, curves, attention and mistakes."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io
-from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure  # not known to pyplot, so no window opens
 
 from ... import viz
 from ...viz.page import as_json, page
-from . import Training, loss_of, predict, views
+from . import loss_of, predict, views
 from .digits import CLASSES, patches
 
 MISTAKES = 10  # on the page
-Baselines = Sequence[Mapping[str, float]]  # the accuracy of each method, by run
 
 
-def accuracy_table(runs: Sequence[Training], baselines: Baselines) -> str:
+def accuracy_table(runs, baselines):
     """Return the accuracy of each method on each split, in %, as lines of text."""
     rows = {"Transformer (this program)": [run.accuracies[-1] for run in runs]}
     rows |= {name: [each[name] for each in baselines] for name in baselines[0]}
@@ -31,7 +25,7 @@ def accuracy_table(runs: Sequence[Training], baselines: Baselines) -> str:
     return "\n".join(lines)
 
 
-def write_report(path: Path, runs: Sequence[Training], baselines: Baselines, check: Any) -> None:
+def write_report(path, runs, baselines, check):
     """Write a page about the first run; `check` is the report of gradcheck."""
     first, model, split = runs[0], runs[0].model, runs[0].split
     loss = lambda: loss_of(model, split.train_images[:8], split.train_labels[:8])
@@ -68,7 +62,7 @@ def write_report(path: Path, runs: Sequence[Training], baselines: Baselines, che
     ).save(path)
 
 
-def learning_curves(runs: Sequence[Training], baselines: Baselines) -> str:
+def learning_curves(runs, baselines):
     """Plot the mean loss of each epoch on the left, and the accuracy on the right, as HTML."""
     figure = Figure((9.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -1,5 +1,5 @@
 const page = dataOf("data"), sum = xs => xs.reduce((a, b) => a + b, 0);
-let d, head = 0, query = page.chosen;
+let d, head = 0, query = 0;
 
 /** Fill the table of scores, whose columns begin with their headings. */
 function table(...columns) {
