@@ -348,6 +348,28 @@ def test_arrays_among_the_settings_are_watched_too(setting):
         assert "needs its setting" in str(error) and "changed in place" in str(error)
 
 
+@pytest.mark.parametrize("kind", ["list", "dict", "axes"])
+def test_a_list_or_dict_among_the_settings_may_change(kind):
+    scaled = ta.op(lambda x, *, by: x * by[0]).vjp(lambda g, y, x, *, by: g * by[0])
+    x, setting = rand(2, 2, 2), {"list": [2.0], "dict": {0: 2.0}, "axes": [1, 2, 0]}[kind]
+    y = ta.ops.transpose(x, axes=setting) if kind == "axes" else scaled(x, by=setting)
+    seed = np.arange(8.0).reshape(2, 2, 2)
+    expected = seed.transpose(2, 0, 1) if kind == "axes" else 2 * seed
+    setting.clear()
+    assert np.array_equal(grad(y, x, seed)[0].numpy(), expected)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_vjp_may_return_the_same_array_again(joint):
+    space = np.empty(3)
+    double = ta.op(lambda x: x * 2)
+    rule = lambda g, y, x: np.multiply(g, 2, out=space)
+    double.vjp_all(lambda g, y, x: (rule(g, y, x),)) if joint else double.vjp(rule)
+    x, y = rand(3), rand(3)
+    first, second = grad(double(x).sum() + 3 * double(y).sum(), [x, y])
+    assert (first.numpy() == 2).all() and (second.numpy() == 6).all()
+
+
 def test_an_output_that_is_a_view_of_lent_memory_is_watched():
     identity = ta.op(lambda x: x).vjp(lambda g, y, x: g * y)
     x = rand(3)

@@ -160,6 +160,16 @@ def test_load_state_dict_copies_in_place(kind):
     assert not net.scale.numpy().any()
 
 
+def test_a_permuted_state_dict_loads_the_values_from_before():
+    net = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    first, second = (layer.weight.numpy().copy() for layer in net)
+    state = net.state_dict()
+    state["0.weight"], state["1.weight"] = state["1.weight"].numpy().T, state["0.weight"]
+    net.load_state_dict(state)
+    assert np.array_equal(net[0].weight.numpy(), second.T)
+    assert np.array_equal(net[1].weight.numpy(), first)
+
+
 def test_loading_between_forward_and_backward_is_found_out():
     net = Net()
     loss = net(Tensor(np.ones((2, 3), np.float32))).sum()

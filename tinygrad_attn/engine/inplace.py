@@ -21,7 +21,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import describe
-from ..tree import tree_leaves
+from ..tree import tree_leaves, tree_map
 from .graph import Symbolic, Variable, array_of, next_number
 
 
@@ -172,7 +172,11 @@ def was_changed(array, since):
 
 
 def protect(node, y):
-    """Store the checksums of the values that VJPs read and the user can write to."""
+    """Store the checksums of the values that VJPs read and the user can write to.
+
+    Also copy the lists and dicts among the settings, but not what they contain.
+    """
+    node.settings = tree_map(lambda leaf: leaf, node.settings)
     for place, value, is_read in _values(node, y, True):
         array = array_of(value)
         if not is_read or not has_memory(array):

@@ -122,7 +122,7 @@ class Op:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
                 return y
-        # `any_array`: whether there is an array that the user may change, here among the settings
+        # `any_array`: whether there is an array or list that the user may change, here in a setting
         inputs, settings, any_array = (
             self._bind(inputs, settings) if settings else (inputs, self.defaults, not self.trusted)
         )
@@ -182,7 +182,7 @@ class Op:
     def _bind(self, inputs, settings):
         """Move inputs passed by keyword to their positions, and fill in the default settings.
 
-        Also return whether there are arrays among the settings.
+        Also return whether there are arrays or lists among the settings.
         """
         any_array = not self.trusted  # the settings of a user's op may have any type
         for name, value in settings.items():
@@ -198,7 +198,7 @@ class Op:
                     f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
                     f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
-            if kind is ndarray or kind is tuple and ndarray in map(type, value):
+            if kind in (ndarray, list) or kind is tuple and ndarray in map(type, value):
                 any_array = True
         return inputs, {**self.defaults, **settings}, any_array
 
@@ -233,8 +233,12 @@ class Op:
         for i, need in enumerate(needs):
             vjp = vjps[i]
             if need and vjp is not None:
-                contributions.append((i, vjp(g, y, *values, **settings)))
+                contributions.append((i, self._unshared(vjp(g, y, *values, **settings))))
         return contributions
+
+    def _unshared(self, gradient):
+        """Return a copy of what a user's VJP returned: the VJP may use its array again."""
+        return gradient if self.trusted or type(gradient) is not ndarray else gradient.copy()
 
     def _pull_together(self, g, y, values, needs, node):
         """Return the contributions by the joint VJP."""
@@ -257,7 +261,8 @@ class Op:
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
                 f"return a tuple of length {len(values)}, with a gradient or None for each input."
             )
-        return [(i, c) for i, c in enumerate(contributions) if c is not None and needs[i]]
+        pairs = enumerate(contributions)
+        return [(i, self._unshared(c)) for i, c in pairs if c is not None and needs[i]]
 
     def _pull_reference(self, g, node, needs):
         """Run the reference, a composition of ops, and differentiate it."""

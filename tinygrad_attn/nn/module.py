@@ -369,6 +369,9 @@ class Module:
         if problems:
             head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
+        memories = {id(inplace.owner(value._data)) for value in own.values()}
+        for name, value in values.items():  # A state dict may have been permuted.
+            values[name] = value.copy() if id(inplace.owner(value)) in memories else value
         for name, value in values.items():
             own[name][...] = value
         return IncompatibleKeys(missing, unexpected)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class _Uses(Listener):
         self.start = next_number()
         self.tensors: dict[Any, None] = dict.fromkeys(filter(tracked, arguments))
         self.heard: set[int] = set()  # the numbers of nodes whose inputs have been noted
+        self.constants: dict[int, Any] = {}  # weak references to the other operands, by id
 
     def is_outside(self, x):
         """Return whether the Tensor existed before the call."""
@@ -56,8 +58,15 @@ class _Uses(Listener):
     def computed(self, op, inputs, settings, output):
         for x in inputs:
             self.note(x)
+            if output._node and (isinstance(x, Variable) and not x._tracked or _is_array(x)):
+                self.constants[id(x)] = ref(x)
         if output._node and output._node.op is op:
             self.heard.add(output._node.number)
+
+
+def _is_array(x):
+    """Return whether x is an array that an op can take, which the user may change."""
+    return type(x) is np.ndarray and x.dtype.kind in "fiub"
 
 
 ABSENT = object()
@@ -126,7 +135,8 @@ class _Call:
         """Run f without keeping its graph. Return its output, and which Tensors in it are new.
 
         Afterwards, `values` has their arrays, by their positions among the leaves of the output,
-        and `inputs` has the Tensors that f uses, its arguments first.
+        `inputs` has the Tensors that f uses, its arguments first, and `constants` those without a
+        gradient and the arrays, which must stay as they are.
         """
         uses = _Uses(self.args)
         self.generators: list[Generator] = []  # one for each draw of random numbers
@@ -139,6 +149,9 @@ class _Call:
         with context.entered(**settings):
             output = self.f(*self.args, **self.keywords)
         computed: dict[Any, int] = {}
+        alive = (x() for x in uses.constants.values())
+        arguments = filter(_is_array, tree_leaves((self.args, self.keywords)))  # such as indices
+        self.constants = [*(x for x in alive if x is not None), *arguments]
         for i, y in enumerate(tree_leaves(output)):
             uses.note(y)
             if tracked(y) and not uses.is_outside(y):
@@ -173,11 +186,11 @@ class _Call:
             uses.note(y)
         outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
         self.compare(outputs, uses)
-        wanted = [x for x, needed in zip(self.inputs, needs, strict=True) if needed]
+        wanted = [x for x, needed in zip(self.inputs, needs) if needed]
         roots, seeds = [outputs[i] for i in g], list(g.values())
         with context.entered(recording=recorded):
             found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, inner=True)
-        return [found.get(x) for x in self.inputs]
+        return [found.get(x) for x in self.inputs] + [None] * len(self.constants)
 
     def compare(self, outputs, uses):
         """Raise ValueError if the second run returned other values or used other tensors."""
@@ -190,6 +203,7 @@ class _Call:
             )
             # A leaf may be one that the function makes anew in each run.
             or any(x._node and x not in uses.tensors for x in self.inputs)
+            or any(inplace.replaced(x)[0] > self.returned for x in self.constants)
         ):
             raise ValueError(
                 "a checkpointed function must return the same output when it runs again, but the "
@@ -238,5 +252,5 @@ def checkpoint(f: Callable[..., Result], *xs, **keywords) -> Result:
     if not computed:
         return output
     arrays = [y._data for y in computed]
-    new = dict(zip(computed, members(recomputed(*call.inputs, call=call), arrays)))
+    new = dict(zip(computed, members(recomputed(*call.inputs, *call.constants, call=call), arrays)))
     return tree_map(lambda y: new.get(y, y) if tracked(y) else y, output)
