@@ -85,6 +85,10 @@ def laid_out(values: Array, like: Array) -> Array:
     if not values.size or not like.itemsize:
         return values
     steps = [s // like.itemsize for s in like.strides]
+    plain = np.array(values, order="C")
+    if steps == [s // plain.itemsize for s in plain.strides]:
+        plain.flags.writeable = like.flags.writeable
+        return plain
     ends = [s * (n - 1) for s, n in zip(steps, like.shape)]
     first = -sum(end for end in ends if end < 0)
     buffer = np.full(first + sum(end for end in ends if end > 0) + 1, 7, values.dtype)

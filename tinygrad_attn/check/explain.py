@@ -36,7 +36,7 @@ def factor(a, b, rtol: float = RTOL) -> float:
     """Return the number c for which a = c b, or 0 if there is none."""
     if a.shape != b.shape:
         return 0.0
-    both, of_a, of_b = np.sum(a * b), np.sum(a * a), np.sum(b * b)
+    both, of_a, of_b = np.vdot(a, b), np.vdot(a, a), np.vdot(b, b)
     parallel = np.abs(both) > 0.9 * np.sqrt(of_a) * np.sqrt(of_b)  # or else it is no multiple
     c = float(both / of_b) if parallel else 0.0
     return c if c and np.isfinite(c) and close(a, c * b, rtol).all() else 0.0
@@ -296,7 +296,8 @@ def wrong_factor(c: Case) -> Iterator[Finding]:
     parts: list[tuple[list[int], Any]] = [([], 1)]
     if c.axes_of_J and (c.off & mixing).any():
         parts.append((c.axes_of_J, mixing))
-    for (axes, part), (i, j) in product(parts, pairs):
+    terms = [(axes, part * c.J, part * c.R) for axes, part in parts]
+    for (axes, J, R), (i, j) in product(terms, pairs):
         (name, v), (other, w) = usable[i], usable[j]
         text = f"wrong factor: the gradient has a factor {name} where {other} belongs"
         if axes:
@@ -305,7 +306,7 @@ def wrong_factor(c: Case) -> Iterator[Finding]:
                 f"{other} belongs"
             )
         if name != other:
-            yield c.multiple(text, part * c.J * v / w, part * c.R)
+            yield c.multiple(text, J * v / w, R)
 
 
 def operand_of_ones(c: Case) -> Iterator[Finding]:

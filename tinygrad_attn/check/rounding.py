@@ -109,7 +109,8 @@ def allowed(right: Array, samples, dtype: str, scale: float) -> Array:
     """
     if not right.size:
         return np.zeros(right.shape)
-    noise = np.sqrt(np.mean([(s - right) ** 2 for s in samples], axis=0))
+    zeros = [np.zeros(right.shape)]  # without samples, there is no noise
+    noise = np.sqrt(np.mean([(s - right) ** 2 for s in samples] or zeros, axis=0))
     rms = lambda axis: np.sqrt(np.nanmean(noise**2, axis, keepdims=True))
     # Where terms happen to cancel in the reference, another formula may have the errors of others.
     around = np.fmax(rms(-1), rms(None)) if right.ndim else noise

@@ -132,7 +132,9 @@ class Marks:
         """
         self.file, self.told, self.running, self.known = file, told, "", known or {}
         self.weight, self.of = 1.0, ""  # of the check that is running
-        self.last_call: tuple[str, Any, dict[str, Any]] | None = None  # name, result, arguments
+        self.last_call: tuple[str, Any, Callable[[], dict[str, Any]]] | None = (
+            None  # name, result, arguments
+        )
         self.lines: list[Line] = []
         self.ideas: dict[str, Idea] = {}
         self.about = ""  # the idea of the checks that follow
@@ -228,7 +230,7 @@ class Marks:
                     "array. Make a new one: write x = x - 1, not x -= 1. (For the other checks, "
                     "the marker restores the array.)",
                 )
-            self.last_call = name, value, arguments_of(own, args, settings)
+            self.last_call = name, value, lambda: arguments_of(own, args, settings)
             return written(value, name)
 
         return checked
@@ -346,7 +348,10 @@ class Marks:
                 for text, wrong in (mistakes or {}).items()
                 if compare(found, wrong, atol=atol, rtol=rtol)
             ]
-        said = listed[0] if listed else unchanged(*self.last_call) if self.last_call else ""
+        said = listed[0] if listed else ""
+        if self.last_call and not listed:
+            called, value, arguments = self.last_call
+            said = unchanged(called, value, arguments())
         said = said or misplaced(found, expected) or scaled(found, expected)
         hint = hint or (NAN if "NaN" in line.verdict and not said else "")
         shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
@@ -408,8 +413,9 @@ class Marks:
         inputs = [ta.Tensor(x, requires_grad=k == rule.which) for k, x in enumerate(rule.inputs)]
         try:
             rule.check_form()
+            alone = rule.alone
             report = ta.gradcheck(
-                lambda *xs: rule.alone(*xs, **rule.settings), inputs, raise_exception=False
+                lambda *xs: alone(*xs, **rule.settings), inputs, raise_exception=False
             )
             said = "" if report else rule.mistake(mistakes) or rule.power(report)
         except (Exception, SystemExit) as error:

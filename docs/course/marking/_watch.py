@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator
@@ -30,13 +31,15 @@ def library_calls(allowed: Collection[str] | None) -> Iterator[list[tuple[str, i
         return
 
     def look(frame: FrameType, event: str, function: Any) -> None:
-        if event == "call":
-            module, caller = frame.f_globals.get("__name__") or "", frame.f_back
-        elif event == "c_call":
-            module, caller = module_of(function), frame
-        else:
+        if event not in ("call", "c_call"):
             return
-        if module.partition(".")[0] not in LIBRARIES or caller is None or trusted(caller):
+        caller = frame if event == "c_call" else frame.f_back
+        if caller is None or trusted(
+            str(caller.f_globals.get("__name__")), caller.f_code.co_filename
+        ):
+            return
+        module = module_of(function) if event == "c_call" else frame.f_globals.get("__name__") or ""
+        if module.partition(".")[0] not in LIBRARIES:
             return
         name = python_name(frame, module) if event == "call" else function.__qualname__
         if name and name != "<module>" and not {*name.split(".")} & {*allowed}:  # no import
@@ -57,10 +60,9 @@ def module_of(function: Any) -> str:
     return str(own or type(getattr(function, "__self__", None)).__module__)
 
 
-def trusted(caller: FrameType) -> bool:
-    """Return whether a call comes from Python, a library or the marker, not from an answer."""
-    module = str(caller.f_globals.get("__name__"))
-    file = caller.f_code.co_filename
+@functools.cache  # most calls are in a few files, and each is looked at
+def trusted(module: str, file: str) -> bool:
+    """Return whether a call in a module comes from Python, a library or the marker, not from an answer."""
     return module.partition(".")[0] in LIBRARIES | {"numpy"} or file.startswith(NOT_THE_ANSWER)
 
 
