@@ -129,6 +129,8 @@ INDEX = np.array([0, 3, 1, 3, 2])
 erf = np.vectorize(math.erf)
 bell = lambda x: np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
 outside = np.vectorize(lambda x: x * (1 + math.erf(x / 2**0.5)) / 2)  # no step is known
+outside_softmax = lambda x: np.array(softmax(np.array(x.tolist())))  # no step is known
+POSITIVE = [0.5 + rng.random((4, 5))]
 MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "y where the normalised x belongs": (layer_norm, NORM, layer_norm_back(lambda y, gw, r, **_: r * (gw - mean(gw) - y * mean(gw * y))), before_both),
     "once": (layer_norm, NORM, layer_norm_back(lambda y, gw, r, h, **_: r * (gw - mean(gw) - h * mean(gw * y))), before_both),
@@ -136,14 +138,14 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "not divided by the spread": (layer_norm, NORM, layer_norm_back(lambda gw, h, **_: gw - mean(gw) - h * mean(gw * h)), normal),
     "dw by x": (layer_norm, NORM, layer_norm_back(dw=lambda g, x, **_: (g * x).sum(0)), normal),
     "w outside": (layer_norm, NORM, layer_norm_back(lambda g, w, h, r, **_: r * w * (g - mean(g) - h * mean(g * h))), "operand misplaced"),
-    "w forgotten": (layer_norm, NORM, layer_norm_back(lambda g, h, r, **_: r * (g - mean(g) - h * mean(g * h))), "a factor 1 where input 1 belongs"),
+    "w forgotten": (layer_norm, NORM, layer_norm_back(lambda g, h, r, **_: r * (g - mean(g) - h * mean(g * h))), "the gradient lacks a factor input 1"),
     "mean(g) left out": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - h * mean(gw * h))), "missing sum: the gradient that passes back through 'mean'"),
     "plus": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - mean(gw) + h * mean(gw * h))), "is of the wrong sign"),
     "a sum for a mean": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - mean(gw) - h * total(gw * h))), "is 5 times what it should be"),
     "the mean of x": (lambda x: x.var(-1), X, lambda g, y, x: 2 * g[:, None] * x / x.shape[-1], "has mean 0 along axis 1"),
     "no sum in softmax": (attention, HEADS, attention_back(lambda p, dp: p * dp), "passes back through 'sum', called at"),
     "dk not transposed": (attention, HEADS, attention_back(dk=lambda d, q: d @ q), "g with its last axes exchanged"),
-    "softmax without y": (softmax, X, lambda g, y, x: y * g - total(g * y), "the term with the sum over axes [1] has a factor 1 where y belongs"),
+    "softmax without y": (softmax, X, lambda g, y, x: y * g - total(g * y), "lacks a factor y, or is divided by y once too often, in the term with the sum over axes [1]"),
     "second term": (gelu, X, gelu_back(second=0.0), "wrong term: the gradient that passes back through 'add'"),
     "twice": (gelu, X, gelu_back(second=2.0), "is counted twice"),
     "inner derivative": (gelu, X, gelu_back(inner=0.0), "through 'multiply', called at"),
@@ -156,7 +158,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "1 + y": (sigmoid, X, lambda g, y, x: g * y * (1 + y), "(1 + y) where (1 - y) belongs"),
     "not a norm": (huber, X, lambda g, y, x: g * np.where(np.abs(x) < 1, x, 1), "some elements"),
     "a running sum from the wrong end": (lambda x: np.cumsum(np.cosh(x), -1), X, lambda g, y, x: np.cumsum(g, -1) * np.sinh(x), "sum from the other end"),
-    "an operand of fewer axes": (lambda p, q: (p * np.log(q)).sum(-1), [1 + rng.random((3, 4)), 1 + rng.random((3, 4))], lambda g, y, p, q: (g[:, None] * np.log(q), g[:, None] / q), "a factor 1 where input 0 belongs"),
+    "an operand of fewer axes": (lambda p, q: (p * np.log(q)).sum(-1), [1 + rng.random((3, 4)), 1 + rng.random((3, 4))], lambda g, y, p, q: (g[:, None] * np.log(q), g[:, None] / q), "the gradient lacks a factor input 0"),
     "rows": (lambda x: x * x, X, lambda g, y, x: np.where(np.arange(4)[:, None] == 1, 3, 2) * g * x, "wrong at index [1, :], and right elsewhere"),
     "all zeros are no threshold": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * (x - t) / x.size, 0 * g * t), "zero: "),
     "halves exchanged": (np.sin, X, lambda g, y, x: np.roll(g * np.cos(x), 2, axis=1), "right numbers in another order"),
@@ -166,7 +168,12 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "x times the density left out": (outside, X, lambda g, y, x: g * (1 + erf(x / 2**0.5)) / 2, "only the term g y / x"),
     "density of another width": (outside, X, lambda g, y, x: g * ((1 + erf(x / 2**0.5)) / 2 + 2.5 * x * bell(x)), "times 2.5"),
     "tanh for erf": (outside, X, lambda g, y, x: g * ((1 + erf(x / 2**0.5)) / 2 + 1.004 * x * bell(x)), "times 1.004|approximation"),
-    "tanh for sigmoid": (lambda x: np.log1p(np.exp(x)), X, lambda g, y, x: g * np.tanh(x), "a factor tanh(x) where sigmoid(x) belongs"),
+    "tanh for sigmoid": (lambda x: np.log1p(np.exp(x)), X, lambda g, y, x: g * np.tanh(x), "tanh(x) where sigmoid(x) belongs"),
+    "divided by y": (np.log, POSITIVE, lambda g, y, x: g / y, "has a factor x / y too many: x where y belongs, or a division by y where one by x belongs"),
+    "divided by 1 + y": (np.expm1, POSITIVE, lambda g, y, x: g * y, "y where (1 + y) belongs"),
+    "divided twice": (lambda x: x / total(x), POSITIVE, lambda g, y, x: (g - total(g * y)) / total(x) ** 2, "has a factor y / x too many"),
+    "a sum with another factor": (softmax, X, lambda g, y, x: y * (g - total(g * y * y)), "has a factor y too many, or lacks a division by y, in the term with the sum over axes [1]"),
+    "half of a sum": (outside_softmax, X, lambda g, y, x: y * (g - total(g * y) * mean(x)), "VJP: the error mixes elements along axes [1]"),
     "nor is a row": (lambda w: w[np.array([0, 1, 3, 1])], [N(4, 3)], lambda g, y, w: np.stack([0 * g[0], g[1] + g[3], 0 * g[0], g[2]]), "index [0, :]"),
 }  # fmt: skip
 
@@ -240,3 +247,26 @@ def test_a_step_must_explain_the_small_errors_too():
     error = np.array([40.0, 40.0, 0.2])
     assert everywhere(error, 1.01 * error, 1e-3)
     assert not everywhere(error, np.array([40.0, 40.0, 0.0]), 1e-3)
+
+
+@pytest.mark.parametrize("seconds", [0.2, 9.0])
+def test_what_is_tried_depends_on_sizes_and_not_on_the_load(seconds, monkeypatch):
+    """Only a run that takes very long ends the trials, and the report says so."""
+    clock, tried = [0.0], {}
+
+    def slow():
+        clock[0] += seconds / 2
+        return clock[0]
+
+    def square(x):
+        tried.setdefault(x.shape)
+        return x * x
+
+    check = lambda: gradcheck(square, [N(4, 3)], vjp=lambda g, y, x: 2 * g * x)
+    assert not check().notes
+    fast, notes = list(tried), []
+    tried.clear()
+    monkeypatch.setattr("time.process_time", slow)
+    notes = check().notes
+    assert (list(tried) == fast) == (seconds < 1) == (not notes), notes
+    assert seconds < 1 or notes[0].startswith("not tried: axes of more than 6 elements"), notes

@@ -24,8 +24,8 @@ from .kernel import Kernel
 from .measure import Limits, all_entries
 from .report import Array, Entry, Report
 
-MOST = 2**15  # elements of a long input
-SLOW = 0.1  # seconds that one run with a long input may take
+MOST, LONGEST = 2**15, 2**12  # elements of all arrays, and of an axis, in a long run
+SLOW = 1.0  # seconds that a long run may take, so that no kernel is tried for minutes
 SHORT = 48  # the length to which axes are cut, for all circumstances but long axes
 
 
@@ -83,23 +83,25 @@ def shortened(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def long(kernel: Kernel, n: int) -> int:
-    """Return the largest multiple of a length at which the kernel has few elements and is fast."""
+def long(kernel: Kernel, n: int, report: Report) -> int:
+    """Return the largest multiple of a length that the kernel takes and that few elements allow."""
     shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     longest = n
-    for m in (n * 2**e for e in range(1, 12)):
-        started = time.process_time()
-        if sum(math.prod(shape) * (m // n) ** shape.count(n) for shape in shapes) >= MOST:
+    for by in (2**e for e in range(1, 12)):
+        if n * by > LONGEST or sum(math.prod(s) * by ** s.count(n) for s in shapes) >= MOST:
             break
+        started = time.process_time()
         with suppress(Exception):
-            kernel.replaced(resized(kernel, n, m))
-            longest = m
-        if time.process_time() - started > SLOW:
+            kernel.replaced(resized(kernel, n, n * by))
+            longest = n * by
+        if (seconds := time.process_time() - started) > SLOW:
+            text = f"not tried: axes of more than {n * by} elements, as a run took {seconds:.1f} s."
+            report.notes.append(text)
             break
     return longest
 
 
-def circumstances(kernel: Kernel):
+def circumstances(kernel: Kernel, report: Report):
     """Yield (group, name, operands, change of the incoming gradient)."""
     same: Change = lambda g: g
     if kernel.reference is not None:
@@ -119,7 +121,7 @@ def circumstances(kernel: Kernel):
         # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
         for m in dict.fromkeys(m for m in others if m > 1 and m != n):
             yield f"length {n}", str(m), resized(kernel, n, m), same
-        if (m := long(kernel, n)) > n:
+        if (m := long(kernel, n, report)) > n:
             operands = resized(kernel, n, m)
             yield f"length {n}", str(m), operands, np.abs
             # Sums of positive numbers stop growing in low precision.
@@ -130,7 +132,7 @@ def circumstances(kernel: Kernel):
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     """Find circumstances in which a kernel is wrong that is right for the given inputs."""
     trials, failures, short = list[Trial](), list[str](), shortened(kernel)
-    for group, name, operands, change in circumstances(short):
+    for group, name, operands, change in circumstances(short, report):
         offered = short.is_offered(operands)
         try:
             with warnings.catch_warnings(action="ignore"):

@@ -299,12 +299,21 @@ def wrong_factor(c: Case) -> Iterator[Finding]:
     terms = [(axes, part * c.J, part * c.R) for axes, part in parts]
     for (axes, J, R), (i, j) in product(terms, pairs):
         (name, v), (other, w) = usable[i], usable[j]
-        text = f"wrong factor: the gradient has a factor {name} where {other} belongs"
-        if axes:
+        text = (
+            f"wrong factor: the gradient has a factor {name} too many, or lacks a division by "
+            f"{name}"
+        )
+        if name == "1":
             text = (
-                f"wrong factor: the term with the sum over axes {axes} has a factor {name} where "
-                f"{other} belongs"
+                f"wrong factor: the gradient lacks a factor {other}, or is divided by {other} "
+                "once too often"
             )
+        elif other != "1":
+            text = (
+                f"wrong factor: the gradient has a factor {name} / {other} too many: {name} where "
+                f"{other} belongs, or a division by {other} where one by {name} belongs"
+            )
+        text = f"{text}, in the term with the sum over axes {axes}" if axes else text
         if name != other:
             yield c.multiple(text, J * v / w, R)
 
@@ -342,7 +351,8 @@ def y_for_operand(c: Case) -> Iterator[Finding]:
 
 def step(c: Case) -> Iterator[Finding]:
     """Find a step of the function whose gradient is missing, or counted more than once."""
-    kind = "missing sum" if next(missing_sum(c), None) else "wrong term"
+    mixes = c.axes_of_R != c.axes_of_J or c.mixes(c.off)
+    kind = "missing sum" if mixes else "wrong term"
     yield wrong_step(c.f, c.which, if_missing=kind)
 
 
@@ -410,8 +420,8 @@ def missing_sum(c: Case) -> Iterator[Finding]:
         )
     if (axes := c.mixes(c.off)) and axes == c.axes_of_J:
         yield (
-            f"missing sum: the error mixes elements along axes {axes}, so a term with a sum or "
-            "mean over these axes is missing or wrong."
+            f"VJP: the error mixes elements along axes {axes}, so a term with a sum or mean over "
+            "these axes is missing or has a wrong factor."
         )
 
 

@@ -14,10 +14,10 @@ Operands = dict[str, tuple[int, Array]]  # from a name to a position and a value
 Changes = dict[int, Array]  # other values, by position
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
-    "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
-    "{0} (1 - {0})": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
-    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "(1 + {})": lambda v: 1 + v,
-    "tanh({})": np.tanh, "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
+    "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v, "(1 + {})": lambda v: 1 + v,
+    "({0} (1 - {0}))": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
+    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "tanh({})": np.tanh,
+    "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
 }  # fmt: skip
 
 
