@@ -244,7 +244,9 @@ def accumulate(gradients):
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
                         f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                if held._tracked or g._tracked:  # after create_graph
+                if (
+                    held._tracked or g._tracked or context.listeners
+                ):  # it is an op, as after create_graph
                     with context.entered(recording=True):
                         g = held + g
                 else:

@@ -140,10 +140,11 @@ class Names(Listener):
 
     def look(self):
         """Note the names of values from the variables of the running functions."""
+        general = GENERAL.split()
         for frame in frames():
             variables, users = frame.f_locals, not is_in(frame, PACKAGE)
             for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
-                if users or name not in GENERAL.split():
+                if users or name not in general:
                     note(x, USER if users else VARIABLE, name)
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
                 if constant is not None:

@@ -8,7 +8,7 @@ the number is the same in each call. If any other code reads a number, tracing r
 import operator
 import os
 import sys
-from functools import partial
+from functools import cache, partial
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from threading import get_ident
@@ -66,7 +66,12 @@ def frames():
 
 def is_in(frame, *places):
     """Return whether the frame's code is in one of these files or folders."""
-    file = frame.f_code.co_filename
+    return _is_file_in(frame.f_code.co_filename, places)
+
+
+@cache  # each recorded operation asks this of a few files
+def _is_file_in(file: str, places: tuple[str, ...]) -> bool:
+    """Return whether a file is one of these files, or is in one of these folders."""
     return any(file == place or file.startswith(place + os.sep) for place in places)
 
 
