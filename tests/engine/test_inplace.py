@@ -379,6 +379,14 @@ def test_a_vjp_may_return_the_same_array_again(joint):
     assert (first.numpy() == 2).all() and (second.numpy() == 6).all()
 
 
+def test_a_vjp_cannot_write_to_what_its_op_saved():
+    """Another backward pass through the same graph would use the changed values."""
+    doubled = ta.op(lambda x: (x * 2, [x > 0]), saves=True)
+    doubled.vjp_all(lambda g, y, x, *, saved: (g * np.logical_not(saved[0], out=saved[0]),))
+    with pytest.raises(ValueError, match="read-only"):
+        doubled(rand(3)).sum().backward()
+
+
 def test_an_output_that_is_a_view_of_lent_memory_is_watched():
     identity = ta.op(lambda x: x).vjp(lambda g, y, x: g * y)
     x = rand(3)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy import generic, ndarray
 
 from ..errors import describe, explain
-from ..tree import tree_leaves
+from ..tree import tree_leaves, tree_map
 from . import inplace
 from .graph import Node, Symbolic, Variable, read_only, tensor_of, tracked
 from .run import context
@@ -255,7 +255,7 @@ class Op:
             )
         extra: dict[str, Any] = {}
         if self.saves:
-            extra["saved"] = node.saved
+            extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
             if isinstance(g, Variable):
                 self._check_saved(node.saved)
         if self.asks_needs:
