@@ -17,7 +17,7 @@ import numpy as np
 from numpy import generic, ndarray
 
 from ..errors import describe, explain
-from ..tree import tree_leaves
+from ..tree import tree_leaves, tree_map
 from . import inplace
 from .graph import Node, Symbolic, Variable, read_only, tensor_of, tracked
 from .run import context
@@ -233,12 +233,8 @@ class Op:
         for i, need in enumerate(needs):
             vjp = vjps[i]
             if need and vjp is not None:
-                contributions.append((i, self._unshared(vjp(g, y, *values, **settings))))
+                contributions.append((i, vjp(g, y, *values, **settings)))
         return contributions
-
-    def _unshared(self, gradient):
-        """Return a copy of what a user's VJP returned: the VJP may use its array again."""
-        return gradient if self.trusted or type(gradient) is not ndarray else gradient.copy()
 
     def _pull_together(self, g, y, values, needs, node):
         """Return the contributions by the joint VJP."""
@@ -250,7 +246,7 @@ class Op:
             )
         extra: dict[str, Any] = {}
         if self.saves:
-            extra["saved"] = node.saved
+            extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
             if isinstance(g, Variable):
                 self._check_saved(node.saved)
         if self.asks_needs:
@@ -261,8 +257,7 @@ class Op:
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
                 f"return a tuple of length {len(values)}, with a gradient or None for each input."
             )
-        pairs = enumerate(contributions)
-        return [(i, self._unshared(c)) for i, c in pairs if c is not None and needs[i]]
+        return [(i, c) for i, c in enumerate(contributions) if c is not None and needs[i]]
 
     def _pull_reference(self, g, node, needs):
         """Run the reference, a composition of ops, and differentiate it."""
