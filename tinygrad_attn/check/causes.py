@@ -68,9 +68,9 @@ def constant(kernel: Kernel) -> Finding:
     errors = []
     for scale in (1 / 16, 1.0, 4.0, 16.0):
         with kernel.at([scale * x for x in kernel.inputs]):
-            right = kernel.right(kernel.cotangents)[len(kernel.values) :]
-            pairs = zip(kernel.gradients(), right)
-            errors.append(max(greatest(a - b) / (greatest(b) + 1e-300) for a, b in pairs))
+            pairs = zip(*(f.pulled(kernel.cotangents) for f in (kernel, kernel.reference)))
+            off = [greatest(a - b) / (greatest(b) + 1e-300) for a, b in pairs]
+            errors.append(max(off[len(kernel.values) :]))
     small, here, large, largest = errors
     # The error falls like a power of the size, if it can still be measured.
     power = math.log(here / (large + 1e-300), 4) if here else 0.0

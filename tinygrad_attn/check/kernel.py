@@ -232,7 +232,7 @@ class Kernel(Subject):
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
         rounding, results = Rounding(self.rounds_to, self.rng), len(self.values)
-        came, right = self.pulled(self.cotangents), self.right(self.cotangents)
+        came, right = (f.pulled(self.cotangents) for f in (self, self.reference))
         names = [f"result {k}" for k in range(results)] + self.names
         if (largest := max(greatest(a[np.isfinite(a)]) for a in right)) > LARGEST[self.dtype] / 8:
             raise OverflowError(f"{largest:.1g} is too large for {self.dtype}")
@@ -265,14 +265,6 @@ class Kernel(Subject):
             self.rounds_to = self.dtype
         within = lambda e: e.error <= e.tolerance + unit * np.abs(e.numeric) + tiny
         return [e.name for e in entries if not within(e).all()]
-
-    def gradients(self) -> list[Array]:
-        """Return the kernel's gradients, zeros where it gives none."""
-        return self.pulled(self.cotangents)[len(self.values) :]
-
-    def right(self, cotangents: Sequence[Array]) -> list[Array]:
-        """Return the results and gradients of the reference."""
-        return self.reference.pulled(cotangents)
 
 
 def reported(arrays, before: Sequence[Array], numbers: Sequence[Array]) -> None:

@@ -50,11 +50,6 @@ NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and wha
         "it is used where its normalised value belongs, or a division by the standard deviation "
         "or the root mean square is left out or repeated",
     ),
-    "norm 1": (
-        lambda a, axis: a / np.sqrt((a * a).sum(axis, keepdims=True)),
-        "it is used where its normalised value belongs, or a division by the norm is left out or "
-        "repeated",
-    ),
 }
 
 
