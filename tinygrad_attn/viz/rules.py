@@ -4,9 +4,7 @@ import inspect
 import linecache
 import re
 import textwrap
-from functools import cache
 from pathlib import Path
-from types import CodeType
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -57,16 +55,9 @@ def code(op, i):
     try:
         vjp = inspect.unwrap(_vjp(op, i))
         file = Path(inspect.getfile(vjp))
-        own = file.is_relative_to(PACKAGE) and inspect.isfunction(vjp)
-        lines, number = _own_lines(vjp.__code__, str(file)) if own else inspect.getsourcelines(vjp)
+        lines, number = inspect.getsourcelines(vjp)
     except (OSError, TypeError):
         return "", ""
     if file.is_relative_to(PACKAGE):
         file = file.relative_to(PACKAGE.parent)
     return textwrap.dedent("".join(lines)).rstrip(), f"{file.as_posix()}:{number}"
-
-
-@cache  # a graph has the same few VJPs many times; equal codes may be in different files
-def _own_lines(code: CodeType, file: str) -> tuple[list[str], int]:
-    """Return the source lines of a function of the package, and the number of the first."""
-    return inspect.getsourcelines(code)
