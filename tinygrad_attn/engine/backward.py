@@ -244,9 +244,8 @@ def accumulate(gradients):
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
                         f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                if (
-                    held._tracked or g._tracked or context.listeners
-                ):  # it is an op, as after create_graph
+                if held._tracked or g._tracked or context.listeners:
+                    # After create_graph, a .grad has a graph; and listeners hear of each sum.
                     with context.entered(recording=True):
                         g = held + g
                 else:

@@ -60,11 +60,11 @@ class KeyValueCache:
         entries = *self._tokens.values(), *self._memories.values()
         return sum(k._data.nbytes + v._data.nbytes for k, v, *_ in entries)
 
-    def past(self, module):
+    def past(self, module: Module | None) -> int:
         """Return the number of keys cached for this module."""
         return self._tokens[module][0].shape[-2] if module in self._tokens else 0
 
-    def extend(self, module, k, v):
+    def extend(self, module: Module, k, v) -> tuple[Any, Any]:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
         if module in self._memories:
             raise _refusal(self._memories[module][2], k)
@@ -86,7 +86,7 @@ class KeyValueCache:
         self._store("_tokens", module, (k, v, rooms))
         return k, v
 
-    def memory(self, module, key, value, project):
+    def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
         if module in self._tokens:
