@@ -8,20 +8,18 @@ change:
 - Memory is **lent** while the user holds `t.data`, `t.numpy()` or a view of it. It has a checksum
   from the moment when the user got it, which is compared when the last view is gone.
 - A node keeps checksums of the values that its VJPs read if the user can write to them when the op
-  runs: lent memory, operands that are ndarrays, and arrays among the settings.
+  runs: lent memory, and operands that are ndarrays. (Of arrays among the settings, it has copies.)
 
 All events take the next sequence number, so comparing numbers shows whether an event came after the
 creation of a node. This module never affects a result.
 """
 
-import zlib
 from weakref import finalize
 
 import numpy as np
 from numpy import ndarray
 
 from ..errors import describe
-from ..tree import tree_leaves, tree_map
 from .graph import Symbolic, Variable, array_of, next_number
 
 
@@ -63,27 +61,21 @@ def owner(array):
         array = base
 
 
-SMALL = 2**15  # bytes, below which one CRC takes less time than several NumPy calls
-BLOCK = 2**14  # words of 8 bytes: a block and its factors fit into the processor's cache
-FACTORS = np.multiply.accumulate(np.full(BLOCK, 6364136223846793005, np.uint64))  # all odd
+SMALL = 2**15  # bytes, below which hash() takes less time than several NumPy calls
+FACTORS = np.multiply.accumulate(np.full(2**10, 6364136223846793005, np.uint64))  # all odd
 
 
 def checksum_of(array):
     """Return a checksum of the array's values, which any change of one element changes.
 
-    Large arrays are summed with odd factors modulo 2^64, four times as fast as a CRC.
+    Rows of a large array are summed with odd factors modulo 2^64, four times as fast as hash().
     """
-    octets = (array if array.flags.c_contiguous else array.ravel(order="K")).data
-    size = array.nbytes
-    if size < SMALL:
-        return zlib.crc32(octets)
-    words = np.frombuffer(octets, np.uint64, size // 8)
-    total, products = zlib.crc32(octets.cast("B")[size // 8 * 8 :]), np.empty(BLOCK, np.uint64)
-    for start in range(0, len(words), BLOCK):
-        block = words[start : start + BLOCK]
-        n = len(block)
-        total = total * 31 + int(np.multiply(block, FACTORS[:n], out=products[:n]).sum())
-    return total % 2**64
+    if array.nbytes < SMALL:
+        return hash(array.tobytes())
+    octets = array.ravel(order="K").view(np.uint8)
+    end = octets.size - octets.size % FACTORS.nbytes
+    sums = octets[:end].view(np.uint64).reshape(-1, FACTORS.size) @ FACTORS
+    return hash(sums.tobytes() + octets[end:].tobytes())
 
 
 def memory_of(array):
@@ -161,6 +153,11 @@ def unshared(array):
     return np.array(array) if has_memory(array) and id(owner(array)) not in exposed else array
 
 
+def is_writeable(x):
+    """Return whether x is an array in memory that someone can write to."""
+    return has_memory(x) and owner(x).flags.writeable
+
+
 def was_changed(array, since):
     """Return whether the package or the user has written to this array after an event."""
     memory = known.get(id(owner(array))) if has_memory(array) else None
@@ -172,35 +169,19 @@ def was_changed(array, since):
 
 
 def protect(node, y):
-    """Store the checksums of the values that VJPs read and the user can write to.
-
-    Also copy the lists and dicts among the settings, but not what they contain.
-    """
-    node.settings = tree_map(lambda leaf: leaf, node.settings)
-    for place, value, is_read in _values(node, y, True):
-        array = array_of(value)
-        if not is_read or not has_memory(array):
-            continue
-        memory = owner(array)
-        of_tensor = isinstance(value, Variable) or place == 0
-        if id(memory) in exposed if of_tensor else memory.flags.writeable:
-            node.checksums = node.checksums or {}
-            node.checksums[place] = checksum_of(array)
-
-
-def _values(node, y, create_graph):
-    """Yield the place and value of y (0), of the inputs (from 1) and of arrays among the settings.
-
-    Also yield whether the VJPs read the value. Differentiating a reference reads all values.
-    """
-    reads = None if create_graph and node.op.reference else node.op.stands_for.reads
+    """Store the checksums of the values that VJPs read and the user can write to."""
     for place, value in enumerate((y, *node.inputs)):
-        yield place, value, reads is None or place in reads
-    for name, setting in node.settings.items():
-        parts = setting if type(setting) is tuple else (setting,)
-        for i, part in enumerate(parts if node.op.trusted else tree_leaves(setting)):
-            if has_memory(part):
-                yield (name, i), part, True
+        array, of_tensor = array_of(value), place == 0 or isinstance(value, Variable)
+        if has_memory(array) and _reads(node, place, create_graph=True):
+            if id(owner(array)) in exposed if of_tensor else is_writeable(array):
+                node.checksums = node.checksums or {}
+                node.checksums[place] = checksum_of(array)
+
+
+def _reads(node, place, create_graph):
+    """Return whether the VJPs read y (place 0) or an input (from 1). References read all."""
+    read = None if create_graph and node.op.reference else node.op.stands_for.reads
+    return read is None or place in read
 
 
 def check(y, create_graph):
@@ -209,25 +190,18 @@ def check(y, create_graph):
     VJPs also use the shapes and dtypes of other values.
     """
     node = y._node
-    for place, value, is_read in _values(node, y, create_graph):
+    for place, value in enumerate((y, *node.inputs)):
         array, (another, of_another_type) = array_of(value), replaced(value)
-        if not is_read:
+        if not _reads(node, place, create_graph):
             different = of_another_type > node.number
         elif node.checksums and place in node.checksums:
             different = checksum_of(array) != node.checksums[place]
         else:
             different = another > node.number or was_changed(array, node.number)
         if different:
-            raise _changed_since(node, place, value)
-
-
-def _changed_since(node, place, value):
-    """Return the error for a value that was changed after the node's op used it."""
-    role = "its own output"
-    if place:
-        role = f"its input {place - 1}" if isinstance(place, int) else f"its setting {place[0]!r}"
-    return ValueError(
-        f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but this "
-        "value was changed in place after it was used. Compute a new tensor instead (x = x + 1, "
-        "not x.data += 1), change a copy, or call backward() before the change."
-    )
+            role = f"its input {place - 1}" if place else "its own output"
+            raise ValueError(
+                f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but "
+                "this value was changed in place after it was used. Compute a new tensor instead "
+                "(x = x + 1, not x.data += 1), change a copy, or call backward() before the change."
+            )

@@ -33,8 +33,7 @@ class Context(threading.local):
         self.noted_draws = None  # the random numbers, in a checkpoint's two runs
         self.repeated = None  # in a checkpoint, the tensors that its first run has used
         self.backward_pass = None  # the Pass that is running
-        self.recording_blocks: list[Any] = []  # each no_grad() and similar, and the value before it
-        self.plain_blocks: list[Any] = []
+        self.blocks: list[Any] = []  # each no_grad() and similar, and its setting before it
 
     def captured(self):
         """Return the settings of this run, for `entered`."""
@@ -133,18 +132,18 @@ class _Mode(ContextDecorator):
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
         here = context.__dict__
-        here[f"{self._setting}_blocks"].append((self, here[self._setting]))
+        here["blocks"].append((self, here[self._setting]))
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        here = context.__dict__
-        blocks = here[f"{self._setting}_blocks"]
-        last = max(i for i, (block, _) in enumerate(blocks) if block is self)
+        blocks = context.blocks
+        last = max(i for i, (mode, _) in enumerate(blocks) if mode is self)
         _, before = blocks.pop(last)
-        if last == len(blocks):
-            here[self._setting] = before
-        else:  # a generator's block, which ends before one that began inside it
-            blocks[last] = blocks[last][0], before
+        for i, (mode, _) in enumerate(blocks[last:], last):
+            if mode._setting == self._setting:  # it began inside this block, a generator's
+                blocks[i] = mode, before
+                return
+        setattr(context, self._setting, before)
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction

@@ -170,8 +170,7 @@ class _Call:
             "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present, uses),
             "repeated": frozenset(self.inputs).union(self.run["repeated"] or ()),
-            "recording_blocks": context.recording_blocks,
-            "plain_blocks": context.plain_blocks,
+            "blocks": context.blocks,
         }
         with context.entered(**settings), self.modules.restored():
             yield
