@@ -9,7 +9,7 @@ Users call `backward` and `grad`.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -24,8 +24,6 @@ from .kernels import reference
 from .op import KINDS, Gone, released
 from .run import context, heard
 
-NO_SETTINGS: dict[str, Any] = {}
-
 
 def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, inner=False):
     """Return the gradients of sum(seed * root) by tensor: those in `wanted`, or all leaves.
@@ -37,8 +35,8 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
     ends = goal if inner else frozenset()
     needed = None if wanted is None else _needed(goal, roots, ends)
     gradients, queue = _seeded(roots, seeds, needed, ends)  # sums of the contributions so far
-    complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
-    own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
+    complete = {}  # of wanted tensors that are not leaves
+    own = set()  # tensors whose sums no one else can see, so they change in place
     pulling, pulled = heard("pulling"), heard("pulled")
     while queue:
         y = heappop(queue)[1]  # the newest; no other reference here keeps it in memory
@@ -85,7 +83,7 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
             for hear in pulled if kind is not Parts else ():
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
-            node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
+            node.op, node.inputs, node.settings, node.saved = released, (), released.defaults, None
     return gradients if inner else complete | _finished(gradients, own)
 
 
@@ -103,7 +101,7 @@ def _needed(goal, roots, ends):
 
 def _seeded(roots, seeds, needed, ends):
     """Return the gradients of the roots, one of which may be given twice, and the queue."""
-    gradients: dict[Variable, Any] = {}
+    gradients = {}
     for root, seed in zip(roots, seeds, strict=True):
         if needed is None or root in needed:
             gradients[root] = gradients[root] + seed if root in gradients else seed
@@ -139,13 +137,14 @@ def _hooked(x, g):
     this = context.backward_pass
     if this and this.wanted is None:
         keepers = [x, *hooks.others] if hooks.retains else hooks.others
-        accumulate({t: _copied(g) for t in keepers})
+        with context.entered(recording=True):
+            accumulate({t: _copied(g) for t in keepers})
     return g
 
 
 def _for_a_hook(g):
     """Return a gradient as a Tensor that cannot be written to: another one may share its memory."""
-    g = g.clone() if isinstance(g, Variable) else tensor_of(g)  # type: ignore[attr-defined]
+    g = g.clone() if isinstance(g, Variable) else tensor_of(g)
     g._data = read_only(g._data)
     return g
 
@@ -177,24 +176,19 @@ def _fit(gradient, x, source, create_graph, i=None):
     """
     if isinstance(gradient, Parts):
         return gradient
-    if gradient is None:
-        raise TypeError(
-            f"the VJP of op {source.__name__!r} for input {i} returned None. Check that the VJP "
-            "ends with a return statement. For an input without a derivative, pass None in place "
-            "of the VJP."
-        )
-    if not isinstance(gradient, (ndarray, np.generic, Variable)):
-        gradient = np.asarray(gradient)
+    fitting = gradient
+    if not isinstance(fitting, (ndarray, np.generic, Variable)):
+        fitting = np.asarray(fitting)
     if i is not None and source.broadcasts:
-        gradient = sum_to(gradient, x._data.shape)
-    if gradient.shape != x._data.shape or gradient.dtype.kind not in KINDS:
+        fitting = sum_to(fitting, x._data.shape)
+    if fitting.shape != x._data.shape or fitting.dtype.kind not in KINDS:
         place = f"hook {source!r}" if i is None else f"VJP of op {source.__name__!r} for input {i}"
         hint = "" if i is None else ". If the op broadcasts, write @op(broadcasts=True)"
         raise ValueError(
-            f"the {place} returned shape {gradient.shape} {gradient.dtype}, but a gradient of "
-            f"{describe(x)} must have the same shape, and real numbers{hint}."
+            f"the {place} returned {describe(gradient)}, but a gradient of {describe(x)} must have "
+            f"the same shape, and real numbers{hint}."
         )
-    return _converted(gradient, x, create_graph)
+    return _converted(fitting, x, create_graph)
 
 
 def _converted(gradient, x, create_graph):
@@ -209,15 +203,14 @@ def _converted(gradient, x, create_graph):
 
 
 @reference
-def sum_to(g, shape: tuple[int, ...]):
+def sum_to(g, shape):
     """Sum g over the axes that broadcasting added or expanded, to get back to `shape`."""
     lead = g.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
     if lead < 0 or not axes:
         return g
-    total: Any
     if isinstance(g, Variable):
-        total = g.sum(axis=axes, keepdims=True)  # type: ignore[attr-defined]
+        total = g.sum(axis=axes, keepdims=True)
     else:  # in float64: float32 loses digits when many rows are added one by one
         total = np.sum(g, axis=axes, keepdims=True, dtype=np.float64).astype(g.dtype)
     return total.reshape(total.shape[lead:])
@@ -227,11 +220,22 @@ def sum_to(g, shape: tuple[int, ...]):
 
 
 class Pass:
-    """A backward pass that is running."""
+    """A backward pass that is running in this thread, inside a `with` block."""
 
-    def __init__(self, wanted=None):
+    def __init__(self, create_graph, wanted=None):
+        self.create_graph = bool(create_graph)  # whether it is recorded
         self.wanted = wanted  # the inputs of grad(), or None in backward(), which fills .grad
-        self.at_end: dict[Callable[[], None], None] = {}  # called once, after .grad is filled
+        self.at_end = {}  # functions, called once, after .grad is filled
+
+    def __enter__(self):
+        here = context.__dict__
+        self.before = here["recording"], here["backward_pass"]
+        here["recording"], here["backward_pass"] = self.create_graph, self
+        return self
+
+    def __exit__(self, *_):
+        here = context.__dict__
+        here["recording"], here["backward_pass"] = self.before
 
 
 _accumulating = threading.Lock()
@@ -241,39 +245,17 @@ def accumulate(gradients):
     """Add each gradient, an array or a tensor, to the .grad of its tensor."""
     with _accumulating:
         for t, g in gradients.items():
-            if t._tracked:  # False if it was frozen after the forward pass
-                g = g if isinstance(g, Variable) else tensor_of(g)
-                t._grad = g if t._grad is None else _sum(t, t._grad, g)
-
-
-def _sum(t, held, g):
-    """Return the sum of the .grad that t holds and a new gradient."""
-    if held._data.shape != g._data.shape:
-        raise ValueError(
-            f"the new gradient of {describe(t)} cannot be added to its .grad, {describe(held)}. "
-            "After a change of shape, call zero_grad()."
-        )
-    if held._tracked or g._tracked:  # made by a pass with create_graph
-        with context.entered(recording=True):
-            return held + g
-    return held + g
-
-
-def _swept(this, outputs, seeds, create_graph, retain_graph):
-    """Return the gradients of a pass, which is recorded only with `create_graph`."""
-    here = context.__dict__
-    before = here["recording"], here["backward_pass"]
-    here["recording"], here["backward_pass"] = bool(create_graph), this
-    try:  # in a third of the time of context.entered(...)
-        return sweep(
-            outputs,
-            seeds,
-            wanted=this.wanted,
-            create_graph=create_graph,
-            retain_graph=retain_graph,
-        )
-    finally:
-        here["recording"], here["backward_pass"] = before
+            if not t._tracked:  # frozen after the forward pass
+                continue
+            g = g if isinstance(g, Variable) else tensor_of(g)
+            if (held := t._grad) is not None:
+                if held._data.shape != g._data.shape:
+                    raise ValueError(
+                        f"the new gradient of {describe(t)} cannot be added to its .grad, "
+                        f"{describe(held)}. After a change of shape, call zero_grad()."
+                    )
+                g = held + g
+            t._grad = g
 
 
 def backward(outputs, gradients, retain_graph=False, create_graph=False):
@@ -284,8 +266,10 @@ def backward(outputs, gradients, retain_graph=False, create_graph=False):
             "runs twice. Inside the function, take gradients with value_and_grad or vjp."
         )
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
-    this = Pass()
-    accumulate(_swept(this, outputs, seeds, create_graph, retain_graph))
+    with Pass(create_graph) as this:
+        found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
+        context.recording = True  # A .grad that create_graph has made is in a graph.
+        accumulate(found)
     for function in this.at_end:
         function()
 
@@ -311,20 +295,17 @@ def grad(
     """
     outputs, inputs = _several(outputs), _several(inputs)
     weights = [None] * len(outputs) if grad_outputs is None else _several(grad_outputs)
-    if len(weights) != len(outputs):
-        raise ValueError(
-            f"grad() got {len(outputs)} outputs but {len(weights)} grad_outputs; pass one for each "
-            "output."
-        )
     for i, x in enumerate(inputs):
         if not tracked(x):
             raise ValueError(
                 f"input {i} of grad(), {describe(x)}, does not require a gradient. Create the "
                 "input with requires_grad=True; for a model, pass list(model.parameters())."
             )
-    seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in zip(outputs, weights)]
+    pairs = zip(outputs, weights, strict=True)
+    seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in pairs]
     retain = create_graph if retain_graph is None else retain_graph
-    found = _swept(Pass(inputs), outputs, seeds, create_graph, retain)
+    with Pass(create_graph, inputs):
+        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
     for i, x in enumerate(inputs):
         if x not in found and not allow_unused:
             raise ValueError(

@@ -14,6 +14,7 @@ All events take the next sequence number, so comparing numbers shows whether an 
 creation of a node. This module never affects a result.
 """
 
+from dataclasses import dataclass
 from weakref import finalize
 
 import numpy as np
@@ -23,23 +24,20 @@ from ..errors import describe
 from .graph import Symbolic, Variable, array_of, next_number
 
 
-class Memory:
-    """What is known about writes to the memory of an array."""
+@dataclass(slots=True)
+class Loan:
+    """Memory that the user can write to, through views that are in use."""
 
-    __slots__ = ("written", "holders", "lent", "checksum")
-
-    def __init__(self):
-        self.written = 0  # the number of the last write
-        self.holders = 0  # the number of arrays through which the user can write now
-        self.lent = 0  # the number of the event when the first of them was handed out
-        self.checksum = 0  # at that event
+    number: int  # of the event when it was handed out
+    checksum: int  # at that event
+    views: int = 0
 
 
-known: dict[int, Memory] = {}
-"""All Memory objects, by the id of the array that owns the memory."""
+lent: dict[int, Loan] = {}
+"""The loan of memory, by the id of the array that owns it."""
 
-exposed: set[int] = set()
-"""The ids of memory-owning arrays that the user can write to now."""
+written: dict[int, int] = {}
+"""The number of the last write to memory, by the id of the array that owns it."""
 
 latest = 0
 """The number of the last event. Newer nodes need no comparison."""
@@ -78,16 +76,6 @@ def checksum_of(array):
     return hash(sums.tobytes() + octets[end:].tobytes())
 
 
-def memory_of(array):
-    """Return the Memory object of this array, creating it if needed."""
-    base = owner(array)
-    memory = known.get(id(base))
-    if memory is None:
-        memory = known[id(base)] = Memory()
-        _at_end_of(base, known.pop, id(base))
-    return memory
-
-
 def _at_end_of(array, function, argument):
     """Call the function when the array is gone, but not when Python ends."""
     finalize(array, function, argument).atexit = False
@@ -96,10 +84,11 @@ def _at_end_of(array, function, argument):
 def changed(*arrays):
     """Report that the package has written to these arrays."""
     global latest
-    number = latest = next_number()
-    for array in arrays:
-        if has_memory(array):
-            memory_of(array).written = number
+    latest = next_number()
+    for base in map(owner, filter(has_memory, arrays)):
+        if id(base) not in written:
+            _at_end_of(base, written.pop, id(base))
+        written[id(base)] = latest
 
 
 def replace(tensor, array):
@@ -126,31 +115,28 @@ def hand_out(array):
         return array
     # NumPy looks through arrays for the base of a view, but not through this memoryview. So this
     # view lives until the last view of it is gone.
-    view = np.asarray(memoryview(array))
-    memory, base = memory_of(array), owner(array)
-    if not memory.holders:
-        memory.checksum = checksum_of(base)
-        memory.lent = latest = next_number()
-        exposed.add(id(base))
-    memory.holders += 1
+    view, base = np.asarray(memoryview(array)), owner(array)
+    if id(base) not in lent:
+        latest = next_number()
+        lent[id(base)] = Loan(latest, checksum_of(base))
+    lent[id(base)].views += 1
     _at_end_of(view, _returned, base)
     return view
 
 
 def _returned(base):
     """Record that an array through which the user could write is gone."""
-    memory = memory_of(base)
-    memory.holders -= 1
-    if not memory.holders:
-        exposed.discard(id(base))
-        memory.lent = 0
-        if checksum_of(base) != memory.checksum:
+    loan = lent[id(base)]
+    loan.views -= 1
+    if not loan.views:
+        del lent[id(base)]
+        if checksum_of(base) != loan.checksum:
             changed(base)
 
 
 def unshared(array):
     """Return a copy, or the array itself if its memory is that of another tensor."""
-    return np.array(array) if has_memory(array) and id(owner(array)) not in exposed else array
+    return np.array(array) if has_memory(array) and id(owner(array)) not in lent else array
 
 
 def is_writeable(x):
@@ -160,28 +146,28 @@ def is_writeable(x):
 
 def was_changed(array, since):
     """Return whether the package or the user has written to this array after an event."""
-    memory = known.get(id(owner(array))) if has_memory(array) else None
-    return memory is not None and (
-        memory.written > since
-        or memory.lent > since
-        and checksum_of(owner(array)) != memory.checksum
-    )
+    if not has_memory(array):
+        return False
+    base = owner(array)
+    loan = lent.get(id(base))
+    by_user = loan and loan.number > since and checksum_of(base) != loan.checksum
+    return by_user or written.get(id(base), 0) > since
 
 
 def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
     for place, value in enumerate((y, *node.inputs)):
         array, of_tensor = array_of(value), place == 0 or isinstance(value, Variable)
-        if has_memory(array) and _reads(node, place, create_graph=True):
-            if id(owner(array)) in exposed if of_tensor else is_writeable(array):
-                node.checksums = node.checksums or {}
-                node.checksums[place] = checksum_of(array)
+        if not has_memory(array) or not _reads(node, place, create_graph=True):
+            continue
+        if id(owner(array)) in lent if of_tensor else is_writeable(array):
+            node.checksums = node.checksums or {}
+            node.checksums[place] = checksum_of(array)
 
 
 def _reads(node, place, create_graph):
-    """Return whether the VJPs read y (place 0) or an input (from 1). References read all."""
-    read = None if create_graph and node.op.reference else node.op.stands_for.reads
-    return read is None or place in read
+    """Return whether the pass reads y (place 0) or an input (from 1). References read all."""
+    return create_graph and node.op.reference or node.op.stands_for.reads(place)
 
 
 def check(y, create_graph):
@@ -192,13 +178,11 @@ def check(y, create_graph):
     node = y._node
     for place, value in enumerate((y, *node.inputs)):
         array, (another, of_another_type) = array_of(value), replaced(value)
-        if not _reads(node, place, create_graph):
-            different = of_another_type > node.number
-        elif node.checksums and place in node.checksums:
+        if node.checksums and place in node.checksums:
             different = checksum_of(array) != node.checksums[place]
         else:
             different = another > node.number or was_changed(array, node.number)
-        if different:
+        if different and (of_another_type > node.number or _reads(node, place, create_graph)):
             role = f"its input {place - 1}" if place else "its own output"
             raise ValueError(
                 f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but "

@@ -19,14 +19,14 @@ from numpy import generic, ndarray
 from ..errors import describe, explain
 from ..tree import tree_leaves, tree_map
 from . import inplace
-from .graph import Node, Symbolic, Variable, read_only, tensor_of, tracked
+from .graph import Node, Symbolic, Variable, next_number, read_only, tensor_of, tracked
 from .run import VALUES_ONLY, context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
-CONSTANTS = NUMBERS | {str, slice, type(...)}
+CONSTANTS = NUMBERS | {str, slice, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
 PACKAGE = __name__.partition(".")[0] + "."
@@ -41,36 +41,26 @@ class Op:
     """
 
     def __init__(
-        self,
-        forward: Function,
-        *vjps: Function | None,
-        broadcasts: bool = False,
-        saves: bool = False,
-        reference=None,
-        stands_for: Op | None = None,
+        self, forward, *vjps, broadcasts=False, saves=False, reference=None, stands_for=None
     ):
-        if not callable(forward):
-            raise TypeError(f"@op must decorate a function on arrays, got {describe(forward)}.")
         is_ufunc = isinstance(forward, np.ufunc)  # which has no signature
         parameters = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind < p.VAR_POSITIONAL)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = getattr(forward, "nin", len(self.input_names))
-        self.defaults = {
-            p.name: p.default
-            for p in parameters
-            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty
-        }
+        self.count = forward.nin if is_ufunc else len(self.input_names)
+        optional = [p for p in parameters if p.default is not p.empty]
+        self.defaults = {p.name: p.default for p in optional if p.kind is p.KEYWORD_ONLY}
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives
         self.stands_for = stands_for or self  # the op that it replaces
-        self.kernel: Any = None  # runs in place of this op; set by fast/
-        self.adds_in_place: Any = None  # (total, g, **settings) -> (); g is added to total
-        self.vjps: tuple[Function | None, ...] = ()  # one for each input,
-        self.joint_vjp: Function | None = None  # or one for all of them,
+        self.kernel = None  # runs in place of this op; set by fast/
+        self.adds_in_place = None  # (total, g, **settings) -> (); g is added to total
+        self.vjps = ()  # one for each input,
+        self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
-        self.reads: frozenset[int] | None = None  # which values the VJPs read: 0 is y; None for all
+        self.value_names = []  # of the parameters of each VJP for y and the inputs
+        self.read = {}  # whether the VJPs read a value, by its place among them
         self.__name__ = type(forward).__name__  # unless it has a name
         functools.update_wrapper(self, forward, updated=())
         if vjps:
@@ -94,16 +84,16 @@ class Op:
                 f"but .vjp() got {len(vjps)} VJPs. Pass one VJP for each input, or None for an "
                 "input without a derivative, and make settings keyword-only (after a *)."
             )
+        self.vjps, self.joint_vjp = vjps, None
+        self.value_names, self.read = [_value_names(vjp) for vjp in vjps if vjp], {}
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
-        for names in map(_value_names, filter(None, vjps)):
+        for names in self.value_names:
             names = [name.lstrip("_") for name in names]
             if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
                     f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
                     f"but one of them takes (g, {', '.join(names)})."
                 )
-        self.vjps, self.joint_vjp = vjps, None
-        self.reads = self._values_read(*filter(None, vjps))
         return self
 
     def vjp_all(self, vjp: VJP) -> VJP:
@@ -115,16 +105,16 @@ class Op:
         gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
+        self.value_names, self.read = [_value_names(vjp)], {}
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
-        self.reads = self._values_read(vjp)
         return vjp
 
-    def _values_read(self, *vjps):
-        """Return the positions of the values that the VJPs read (0 for y), or None for all."""
-        pairs = [pair for vjp in vjps for pair in enumerate(_value_names(vjp))]
-        read = {i: name for i, name in pairs if not name.startswith(("_", "*_"))}
-        any_number = any(name.startswith("*") for name in read.values())
-        return frozenset(read) if self.trusted and not any_number else None
+    def reads(self, place):
+        """Return whether the VJPs read a value: y (place 0), or an input (from 1)."""
+        if place not in self.read:
+            named = [names[min(place, len(names) - 1)] for names in self.value_names]
+            self.read[place] = not self.trusted or any(name[0] != "_" for name in named)
+        return self.read[place]
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -151,8 +141,10 @@ class Op:
             elif type(x) not in NUMBERS:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
+        # A user's function cannot write to the arrays of Tensors.
+        values = arrays if self.trusted or not tensors else map(read_only, arrays)
         try:
-            y = self.forward(*(arrays if self.trusted else _protected(arrays, inputs)), **settings)
+            y = self.forward(*values, **settings)
         except Exception as error:
             explained = explain(self.__name__, inputs, error)
             raise explained from (None if explained is error else error)
@@ -168,12 +160,12 @@ class Op:
         node, recording = None, here["recording"]
         if recording and wanted and kind == "f":  # only floats have derivatives
             if recording is VALUES_ONLY:
-                node = Node(in_checkpoint, (), {}, None, here["scope"])
+                node = Node(next_number(), in_checkpoint, (), {}, None, here["scope"])
             else:
                 settings = constant(settings) if settings else settings
                 kept = inputs if all_wanted else _kept(inputs, arrays)
-                node = Node(self, kept, settings, saved, here["scope"])
-                if any_array or inplace.exposed:
+                node = Node(next_number(), self, kept, settings, saved, here["scope"])
+                if any_array or inplace.lent:
                     inplace.protect(node, y)
         output = tensor_of(y, node)
         for listener in here["listeners"]:
@@ -246,7 +238,7 @@ class Op:
                 f"{self.__name__}.vjp(...) with one VJP for each input, or call detach() on the "
                 "op's output."
             )
-        extra: dict[str, Any] = {}
+        extra = {}
         if self.asks_needs:
             extra["needs"] = _needs(node.inputs, needed)
         if self.saves:
@@ -285,10 +277,9 @@ class Op:
 
 
 def _value_names(vjp):
-    """Return the names of a VJP's parameters for y and the inputs, such as ["_y", "x"]."""
+    """Return the names of a VJP's parameters for y and the inputs; the last may stand for many."""
     parameters = [*inspect.signature(vjp).parameters.values()][1:]  # without g
-    positional = [p for p in parameters if p.kind < p.KEYWORD_ONLY]
-    return [str(p) if p.kind is p.VAR_POSITIONAL else p.name for p in positional]
+    return [p.name for p in parameters if p.kind < p.KEYWORD_ONLY]
 
 
 def _needs(inputs, needed):
@@ -301,30 +292,21 @@ def _kept(inputs, arrays):
     return tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
 
 
-def _protected(arrays, inputs):
-    """Return the arrays for a user's function, which cannot write to those of Tensors."""
-    return [read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)]
-
-
 def constant(settings):
     """Return settings that do not change: arrays, lists and dicts among them are copied."""
     for value in settings.values():
         if value.__class__ in CONSTANTS:
             continue
         for part in value if value.__class__ is tuple else (value,):
-            if part.__class__ not in CONSTANTS and _changes(part):
-                return {name: tree_map(_copied, value) for name, value in settings.items()}
+            if part.__class__ not in CONSTANTS and may_change(part):
+                copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
+                return {name: tree_map(copied, value) for name, value in settings.items()}
     return settings
 
 
-def _changes(x):
+def may_change(x):
     """Return whether the user may change x, or something in it."""
     return isinstance(x, (tuple, list, dict)) or inplace.is_writeable(x)
-
-
-def _copied(x):
-    """Return a copy of an array that the user may change, and anything else as it is."""
-    return np.array(x) if inplace.is_writeable(x) else x
 
 
 class Gone(Op):
@@ -362,27 +344,22 @@ def as_operand(op, x, inputs):
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, Symbolic):
         return x.as_it_is()
-    if isinstance(x, generic) and (like is None or x.dtype.kind in KINDS):
-        return x if like is None else x.item()
-    if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
+    if isinstance(x, (list, tuple)):
+        x = np.asarray(x)
+        if like is not None and like.kind == "f" and x.dtype.kind in "iuf":
+            return x.astype(like)
+    if like is None:
         return x
-    is_list = isinstance(x, (list, tuple))
-    if is_list and any(isinstance(item, Variable) for item in x):
-        raise TypeError(
-            f"{op.__name__} got a {type(x).__name__} of Tensors. Join the Tensors first with "
-            "np.stack or np.concatenate."
-        )
-    usable = (is_list or isinstance(x, ndarray)) and not isinstance(x, np.ma.MaskedArray)
-    array = np.asarray(x if usable else None)
-    if is_list and like is not None and array.dtype.kind in "iuf":
-        return array.astype(like) if like.kind == "f" else array
-    if not usable or like is not None and array.dtype.kind not in KINDS:
-        raise TypeError(
-            f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array "
-            "of real numbers or booleans, or a number. Convert the operand first, for example "
-            "with np.asarray(x), or with np.where(mask, ..., ...) for a masked array."
-        )
-    return array
+    is_real = isinstance(x, (generic, ndarray)) and x.dtype.kind in KINDS
+    if is_real and isinstance(x, generic):
+        return x.item()
+    if isinstance(x, (int, float, str)) or is_real and not isinstance(x, np.ma.MaskedArray):
+        return x
+    raise TypeError(
+        f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array of "
+        "real numbers or booleans, or a number. Convert the operand first, for example with "
+        "np.asarray(x), or with np.where(mask, ..., ...) for a masked array."
+    )
 
 
 def as_output(op, y):
