@@ -115,17 +115,12 @@ def history(roots, ends=()):
     This is a topological order because inputs are older than outputs. The traversal stops at the
     tensors in `ends` and omits them. It is not recursive, so chains of a million ops are fine.
     """
-    seen, found = set(ends), []
-    pending = list(dict.fromkeys(t for t in roots if t not in seen))
-    seen.update(pending)
+    seen, found, pending = set(ends), [], list(roots)
     while pending:
         t = pending.pop()
-        if t._node is None:
-            continue
-        found.append(t)
-        for x in t._node.inputs:
-            if isinstance(x, Variable) and x not in seen:
-                seen.add(x)
-                pending.append(x)
+        if t._node and t not in seen:
+            seen.add(t)
+            found.append(t)
+            pending += [x for x in t._node.inputs if isinstance(x, Variable)]
     found.sort(key=_number)
     return found
