@@ -32,8 +32,6 @@ class Node:
 class Hooks:
     """The value of `_tracked` for a tensor whose gradient is kept, or passed to functions."""
 
-    __slots__ = ("functions", "retains", "others", "wanted")
-
     def __init__(self):
         self.functions = []
         self.wanted = True  # False while the tensor is frozen

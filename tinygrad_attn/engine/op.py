@@ -288,15 +288,10 @@ def constant(settings):
         if value.__class__ in CONSTANTS:
             continue
         for part in value if value.__class__ is tuple else (value,):
-            if part.__class__ not in CONSTANTS and may_change(part):
+            if part.__class__ not in CONSTANTS and isinstance(part, (tuple, list, dict, ndarray)):
                 copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
                 return {name: tree_map(copied, value) for name, value in settings.items()}
     return settings
-
-
-def may_change(x):
-    """Return whether the user may change x, or something in it."""
-    return isinstance(x, (tuple, list, dict)) or inplace.is_writeable(x)
 
 
 class Gone(Op):
