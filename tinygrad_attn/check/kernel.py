@@ -20,7 +20,7 @@ from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
 from .backend import Backend
 from .report import Array, Entry, agree, deviation, greatest
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
-from .subject import Gradients, Run, Subject, flatten, results_of
+from .subject import Gradients, Run, Subject, flatten
 
 
 def is_float(x) -> bool:
