@@ -6,7 +6,7 @@ Its values and gradients are compared with those of a plain reference, as far as
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import repeat
@@ -160,9 +160,9 @@ class Kernel(Subject):
         outputs += [t for t in tree_leaves(y) if is_float(t)]
         if not any(map(self.backend.wants_gradient, outputs)):
             raise TypeError("the result is no tensor that can be differentiated")
-        seed = lambda c: c
-        if self.rounding and self.library == "numpy":
-            seed = lambda c: tensor_of(self.rounding.rounded(self.rounding.moved(c)))
+        seed: Callable[[Any], Any] = lambda c: c
+        if (rounding := self.rounding) and self.library == "numpy":
+            seed = lambda c: tensor_of(rounding.rounded(rounding.moved(c)))
         return y, lambda g: self.backend.gradient(outputs, floats, [*map(seed, tree_leaves(g))])
 
     @property
