@@ -219,17 +219,12 @@ def functional_call(
     replacement is also visible to other threads, so each thread needs its own copy of the module.
     Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
-    parts = {
-        f"{path}.{name}".removeprefix("."): (owner, name, p)
-        for path, owner in module.named_modules(remove_duplicate=False)
-        for kind in (Parameter, Buffer)
-        for name, p in owner._attributes(kind).items()
-    }
+    parts = dict(module._named_parts(Parameter, Buffer, once=False))
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
     for path, value in parameters_and_buffers.items():
         if path not in parts:
             raise ValueError(f"no parameter or buffer {path!r}.{nearest(str(path), parts)}")
-        own = parts[path][-1]
+        own = parts[path]
         tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
         if tensor.shape != own.shape:
             raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
@@ -238,7 +233,12 @@ def functional_call(
             tracked(other) or tracked(tensor) or not np.array_equal(other._data, tensor._data)
         ):
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
-    rows = [(owner, name, p) for owner, name, p in parts.values() if p in values]
+    rows = [
+        (owner, name, p)
+        for owner in module.modules()
+        for kind in (Parameter, Buffer)
+        for name, p in owner._attributes(kind).items() if p in values
+    ]  # fmt: skip
     args = args if isinstance(args, tuple) else () if args is None else (args,)
     replaced = *context.replaced, *(owner for owner, *_ in rows)
     try:
