@@ -10,6 +10,7 @@ from keyword import iskeyword
 from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
+from ..nn import attention, transformer
 from ..nn.calls import calls, dotted_name
 from .ir import is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
@@ -17,7 +18,7 @@ from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 USER, MODULE, VARIABLE, OP, USE = SOURCES = "user", "module", "variable", "op", "use"
 """Where a name comes from, best first: a variable of the user's code, the module that returns the
 value, a variable of the package, the op, or the module that takes the value."""
-NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
+NAMING_FILES = (FUNCTIONS, transformer.__file__, attention.__file__)
 """Files of the package whose variable names are good names for values."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "

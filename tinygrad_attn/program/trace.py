@@ -34,7 +34,9 @@ class TracedFunction(Listing, Listener):
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.seed = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
-        self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
+        self.facts: dict[
+            Expression, Expression
+        ] = {}  # arrays whose elements are known after a check
         self.generator = None  # the random numbers of the function, if it has asked for some
         self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
@@ -48,7 +50,7 @@ class TracedFunction(Listing, Listener):
     def operand(self, a):
         a = array_of(a)
         if isinstance(a, Symbol):
-            a = self.facts.get(a.expression.id, a.expression)
+            a = self.facts.get(a.expression, a.expression)
         return super().operand(a)
 
     def constant(self, array):
@@ -71,7 +73,7 @@ class TracedFunction(Listing, Listener):
         of_all = asked.name in ("any", "all") and not asked.settings and asked.operands
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
             array = asked.args[0]
-            self.facts[array.id] = self.constant(np.full(array.shape, answer))
+            self.facts[array] = self.constant(np.full(array.shape, answer))
 
     def refusal(self, what, instead):
         """Return a TypeError that quotes the user's line."""
