@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import is_number
 from ..tree import tree_leaves, tree_map
 
 LEAVES = ("input", "constant")
@@ -152,8 +151,3 @@ def expressions_in(tree):
 def is_(a, kind, name=None):
     """Return whether a is an expression of this kind and, if given, this name."""
     return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
-
-
-def number_in(a):
-    """Return a if it is a number, else None."""
-    return a if is_number(a) else None
