@@ -71,12 +71,13 @@ def with_arguments_of(function, implementation):
         parameters = inspect.signature(function).parameters
     except ValueError:  # Functions written in C have no signature in older versions of NumPy.
         return implementation
-    if any(p.kind is p.VAR_POSITIONAL for p in accepted.values()):
-        return implementation
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in accepted.values())
     first, *order = parameters
 
     def call(*args, **kwargs):
         x, *rest = args or (kwargs.pop(first),)
+        if variadic:
+            return implementation(x, *rest, **kwargs)
         settings = dict(zip(order, rest)) | kwargs
         for name in settings.keys() - accepted.keys():
             value = settings.pop(name)

@@ -4,7 +4,6 @@ The tables `UFUNCS` and `FUNCTIONS` at the end of the file map NumPy's functions
 """
 
 import functools
-import inspect
 import math
 from collections import namedtuple
 from collections.abc import Callable
@@ -40,17 +39,6 @@ def moved(function, x, *args, **kwargs):
     if isinstance(places, (list, tuple)):
         return type(places)(ops.getitem(elements, index=p) for p in places)
     return ops.getitem(elements, index=places)
-
-
-def moving(function):
-    """Return an implementation of a function that moves the elements of its first argument."""
-    first = next(iter(inspect.signature(function).parameters))
-
-    def by_moving(*args, **kwargs):
-        x, *rest = args or (kwargs.pop(first),)
-        return moved(function, x, *rest, **kwargs)
-
-    return by_moving
 
 
 def take(a, indices, axis=None):
@@ -175,7 +163,7 @@ def clip(a, a_min=None, a_max=None, min=None, max=None):
 def select(condlist, choicelist, default=0):
     """The choice of the first condition that is true, else the default."""
     *choices, y = operands([*choicelist, default])
-    for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
+    for condition, choice in zip(condlist[::-1], choices[::-1], strict=True):
         y = ops.where(array_of(condition), choice, y)
     return y
 
@@ -423,7 +411,7 @@ MOVING: tuple = (
 ATLEAST: tuple = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
 
 IMPLEMENTATIONS: dict[Any, Callable] = {
-    **{f: moving(f) for f in MOVING},
+    **{f: functools.partial(moved, f) for f in MOVING},
     **{f: of_each(reshaping(f)) for f in ATLEAST},
     np.expand_dims: reshaping(np.expand_dims),
     np.squeeze: reshaping(np.squeeze),
