@@ -219,12 +219,12 @@ def _slopes(f, axis, h):
     return concatenate([ends[0], middle, ends[1]], axis)
 
 
-def linspace(start, stop, num=50, endpoint=True, axis=0):
+def linspace(start, stop, num=50, endpoint=True):
     """`num` numbers at equal distances from start to stop."""
     start, stop = operands([start, stop])
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(start.dtype, stop.dtype))
     share = share.reshape(-1, *(1,) * max(start.ndim, stop.ndim))
-    return np.moveaxis(start * (1 - share) + stop * share, 0, axis)
+    return start * (1 - share) + stop * share
 
 
 # ---- products
@@ -284,14 +284,12 @@ def kron(a, b):
     )
 
 
-def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
-    """The cross product of vectors in three dimensions, or two."""
-    if axis is not None:
-        axisa = axisb = axisc = axis
-    a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
+def cross(a, b, axis=-1):
+    """The cross product of vectors in three dimensions."""
+    a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
     if not len(a) == len(b) == 3:
         raise ValueError("np.cross of Tensors needs vectors with three elements.")
-    return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axisc)
+    return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axis)
 
 
 # ---- np.linalg

@@ -18,7 +18,6 @@ from . import values
 from .picture import Arrow, Box, Frame, Graph
 from .subject import Subject, computed, gradient_of, op_name, operands, settings_of, shown
 
-LIMIT = 150  # boxes in a readable picture
 RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
@@ -28,7 +27,6 @@ def graph(
     depth: int | None = None,
     expand: Sequence[str] = (),
     *,
-    limit: int | None = LIMIT,
     plain: bool = False,
 ) -> Graph:
     """Draw the ops that computed a tensor, with their operands and a frame around each module.
@@ -36,8 +34,7 @@ def graph(
     `tensor` is a Tensor, a list of Tensors, or a function without arguments that returns one.
     Dotted names are relative to `model`, by default the outermost module that was called. `depth`
     is the number of levels of modules that are opened, by default 1.
-    `expand=["layers.0.self_attn"]` opens single modules. If the picture would have more than
-    `limit` boxes, the depth is reduced.
+    `expand=["layers.0.self_attn"]` opens single modules.
 
     With `plain=True`, the function runs in plain mode, and all levels are opened. Softmax,
     attention, layer norm and GELU are frames with an equation and the ops of the formula inside.
@@ -61,18 +58,9 @@ def graph(
     def is_open(place, scope):
         name = subject.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
-        return place < level or any(inside)  # the `level` of the loop below
+        return place < depth or any(inside)
 
-    notes = []
-    for level in range(max(0, min(depth, subject.deepest)), -1, -1):
-        picture = Builder(subject, is_open).graph
-        count = len(picture.boxes)
-        if limit is None or count <= limit:
-            break
-        then = f": folded to depth={level - 1}" if level else ", and no module is left to fold"
-        notes.append(f"{count:,} boxes, more than limit={limit}{then}.")
-    picture.notes = notes
-    return picture
+    return Builder(subject, is_open).graph
 
 
 @dataclass(eq=False)

@@ -85,7 +85,6 @@ class Graph:
         self.boxes: list[Box] = []
         self.arrows: list[Arrow] = []
         self.frames: list[Frame] = []
-        self.notes: list[str] = []
 
     def text(self) -> str:
         """Return the graph as a text tree, from the outputs to the inputs."""
@@ -115,7 +114,7 @@ class Graph:
         while pending:
             if (top := pending.pop()) not in seen:
                 add(top, "", "")
-        return "\n".join(lines + self.notes)
+        return "\n".join(lines)
 
     __repr__ = __str__ = text
 
@@ -141,8 +140,6 @@ class Graph:
             if arrow.label:
                 look["label"] = f"<&#160;{_clean(arrow.label)}>"  # a gap next to the line
             lines.append(f"n{arrow.source} -> n{arrow.target} {_attributes(look)}")
-        if self.notes:
-            lines.append(f"label=<{'<br/>'.join(map(_clean, self.notes))}>")
         return "\n".join(lines).replace("\n", "\n  ") + "\n}\n"
 
     def _render(self, format):

@@ -69,8 +69,6 @@ class Subject:
                 f"plain=True needs a function, got {describe(tensor)}. Write lambda: before the "
                 "expression, as in ta.viz.graph(lambda: model(x), plain=True)."
             )
-        if model is not None and not isinstance(model, Module):
-            raise TypeError(f"model= must be a Module, got {describe(model)}.")
         with plain_mode() if plain else nullcontext():
             result = tensor() if function else tensor
         self.roots = [root for root in tree_leaves(result) if root is not None]
