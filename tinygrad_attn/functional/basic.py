@@ -180,9 +180,13 @@ def embedding(indices, weight, padding_idx: int | None = None) -> Tensor:
     The row `padding_idx` gets no gradient; a negative `padding_idx` counts from the end. Raises
     TypeError for indices that are not integers, and ValueError for indices outside the table.
     """
-    indices = checks.integers(indices, "embedding", "indices")
-    checks.check_rows(indices, weight.shape[0])
-    padding_idx = checks.padding_row(padding_idx, weight.shape[0], "embedding")
+    indices, rows = checks.integers(indices, "embedding", "indices"), weight.shape[0]
+    outside = (indices < 0) | (indices >= rows)
+    if outside.any():
+        raise ValueError(
+            f"embedding: index {indices[outside][0]} is out of range for a table with {rows} rows."
+        )
+    padding_idx = checks.padding_row(padding_idx, rows, "embedding")
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
         return y

@@ -48,8 +48,6 @@ class GroupedQueryAttention(Module):
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = head_dim or embed_dim // num_heads
         self.rotary_base = rotary_base
-        if rotary_base is not None and self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}.")
         queries, keys = num_heads * self.head_dim, num_kv_heads * self.head_dim
         self.q_proj = Linear(embed_dim, queries, bias)
         self.k_proj, self.v_proj = Linear(embed_dim, keys, bias), Linear(embed_dim, keys, bias)

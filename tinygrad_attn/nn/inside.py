@@ -63,14 +63,11 @@ class Activation:
     outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
     all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
 
-    def _check_that_it_ran(self):
-        if not self.outputs:
-            raise AttributeError(f"the module {self.name!r} was not called inside the block.")
-
     @property
     def output(self) -> Any:
         """The output of the last call, or the first tensor of a tuple, list or dict."""
-        self._check_that_it_ran()
+        if not self.outputs:
+            raise AttributeError(f"the module {self.name!r} was not called inside the block.")
         return first(self.outputs[-1])
 
     @property
@@ -81,9 +78,11 @@ class Activation:
     @property
     def weights(self) -> np.ndarray:
         """The attention weights of the last call, (B, H, T, S)."""
-        self._check_that_it_ran()
         if not self.all_weights:
-            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
+            raise AttributeError(
+                f"{self.name!r} has no weights: it is not an attention module, or was not called "
+                "inside the block."
+            )
         return self.all_weights[-1]
 
 

@@ -67,11 +67,6 @@ def is_in(frame, *prefixes):
     return frame.f_code.co_filename.startswith(prefixes)
 
 
-def is_public(frame):
-    """Return whether the frame runs a function of F."""
-    return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
-
-
 def reads(convert):
     """Return a method that reads the number in an array with `convert`."""
     return lambda self: self._read(convert(self.value))
@@ -132,7 +127,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 "Use np.where(condition, a, b), or choose before the call and pass the choice as "
                 "an argument that is not an array.",
             )
-        function = next(filter(is_public, calls), calls[0]).f_code.co_name
+        names = [f.f_code.co_name for f in calls]  # a function of F tells the user most
+        function = next(filter(functional.__all__.__contains__, names), names[0])
         self.listing.check(self.expression, answer, function.strip("_"))
         return answer
 
