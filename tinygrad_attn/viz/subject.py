@@ -116,8 +116,7 @@ class Subject:
 
         If these names belong to another module, they begin with the root, as in `Linear#2.weight`.
         """
-        parts: list[tuple[str, Any]]
-        parts = [*root.named_modules(remove_duplicate=False), *root.named_parameters()]
+        parts: list[Any] = [*root.named_modules(remove_duplicate=False), *root.named_parameters()]
         taken = any(self.named.get(name, part) is not part for name, part in parts if name)
         prefix = f"{type(root).__name__}#{number}." if taken else ""
         for name, part in parts:
