@@ -92,7 +92,7 @@ class Names(Listener):
 
     def __init__(self, listing, root):
         self.listing, self.root = listing, root  # dotted names of modules start from the root
-        self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
+        self.kinds: dict = {}  # class names of modules with a number for a name
         self.last: dict = {}  # the last output of each call, outer calls first
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 

@@ -4,7 +4,7 @@ import copy
 import inspect
 from contextlib import contextmanager, suppress
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,21 +26,19 @@ class TracedFunction(Listing, Listener):
         super().__init__()
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
-        self.inputs: dict[str, Expression] = {}  # by identifier
+        self.inputs: dict = {}  # identifier: Expression
         self.arguments: dict = {}  # name: Kind of the array, or a value of another type
-        self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
+        self.parameters: dict = {}  # the name that the user knows: identifier
         self.tensors: dict = {}  # identifier of a parameter: the Tensor
         self.outputs = None
-        self.gradients: dict[str, Expression] = {}  # by identifier
+        self.gradients: dict = {}  # identifier: Expression
         self.seed = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
-        self.facts: dict[
-            Expression, Expression
-        ] = {}  # arrays whose elements are known after a check
+        self.facts: dict = {}  # expressions whose elements are known after a check: constants
         self.generator = None  # the random numbers of the function, if it has asked for some
         self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
-        self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
+        self.origins: dict = {}  # by id: an array, and its constant
 
     def once(self, key, *parts):
         if not self.backward:

@@ -79,8 +79,8 @@ class Builder:
 
     def __init__(self, subject, is_open):
         self.subject, self.graph = subject, Graph()
-        self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
-        self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
+        self.numbers: dict = {}  # the box of each tensor, leaf and unit, by id
+        self.frames: dict = {}  # the frame of each open call, by its chain of calls
         self.users: defaultdict[Any, list[Unit]] = defaultdict(list)  # for each use of an operand
         roots = [shown(root) for root in subject.roots]
         self.roots = {id(root) for root in roots}

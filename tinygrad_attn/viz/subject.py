@@ -81,10 +81,10 @@ class Subject:
             )
         self.ops = history(self.roots)
         self.named: dict = {}  # maps each dotted name to a module or parameter
-        self.modules: dict[int, str] = {}  # the first name of each module, by its id
-        self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
-        self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
-        self.equations: dict[Any, str] = {}  # of functions, and of modules that call only one
+        self.modules: dict = {}  # the first name of each module, by its id
+        self.parameters: dict = {}  # by the id of the tensor, and of its array
+        self.arrays: dict = {}  # by the id of the array that owns the memory
+        self.equations: dict = {}  # of functions, and of modules that call only one
         self.chains = self._chains()
         outermost = [scope.module for scope in self.chains if scope and not scope.outer]
         roots = dict.fromkeys(filter(None, [model, *outermost]))
