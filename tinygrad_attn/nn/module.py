@@ -96,8 +96,8 @@ class Module:
     training: bool = True
     _shown: tuple[str, ...] = ()
     _hooks: tuple[Hook, ...] = ()
-    _kinds: dict[str, Any] = {}
-    """The kind of each attribute that has one of KINDS, by name, in the order of assignment."""
+    _names: dict[Any, tuple[str, ...]] = {}
+    """The attributes of each of KINDS, in the order of assignment. Copies may share the dict."""
 
     def forward(self, *args, **kwargs) -> Any:
         """Compute the output. Every subclass defines this method."""
@@ -169,7 +169,7 @@ class Module:
                 "trained nor saved. Write nn.Parameter(value)."
             )
         if value is not None:
-            kind = self._kinds.get(name)
+            kind = self._kind(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
                     f"{name!r} of {type(self).__name__} is a Parameter, but {describe(value)} "
@@ -186,11 +186,17 @@ class Module:
         super().__delattr__(name)
         self._set_kind(name, None)
 
+    def _kind(self, name):
+        """Return the kind of an attribute: one of KINDS, or None."""
+        return next((kind for kind, names in self._names.items() if name in names), None)
+
     def _set_kind(self, name, kind):
-        """Record the kind of an attribute, one of KINDS or None, in a new dict: copies share it."""
-        if kind != self._kinds.get(name):
-            others = {n: k for n, k in self._kinds.items() if n != name}
-            vars(self)["_kinds"] = others if kind is None else {**others, name: kind}
+        """Record the kind of an attribute."""
+        if kind is not self._kind(name):
+            names = {k: tuple(n for n in old if n != name) for k, old in self._names.items()}
+            if kind is not None:
+                names[kind] = (*names.get(kind, ()), name)
+            vars(self)["_names"] = names
 
     def register_buffer(self, name: str, tensor, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
@@ -213,8 +219,7 @@ class Module:
 
     def _attributes(self, kind):
         """Return {name: value} for the attributes of this kind that are not None."""
-        values = self.__dict__
-        names = [name for name, k in self._kinds.items() if k == kind]
+        values, names = self.__dict__, self._names.get(kind, ())
         return {name: values[name] for name in names if values.get(name) is not None}
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
@@ -231,10 +236,11 @@ class Module:
             seen.add(module)
             yield path, module
             outer = path and f"{path}."
-            children = reversed(module._attributes(Module).items())
-            pending += [(outer + name, child) for name, child in children]
-            for name, value in module._attributes(COLLECTIONS).items():
-                if _hides_parts(value):
+            if Module in module._names:
+                children = reversed(module._attributes(Module).items())
+                pending += [(outer + name, child) for name, child in children]
+            for name in module._names.get(COLLECTIONS, ()):
+                if _hides_parts(value := vars(module).get(name)):
                     raise TypeError(
                         f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
                         "modules or parameters, which would be neither trained nor saved. Write "
@@ -245,10 +251,11 @@ class Module:
         """Yield (dotted name, value) for each attribute of these kinds."""
         seen = set[Any]()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
-            outer = path and f"{path}."
+            outer, values = path and f"{path}.", module.__dict__
             for kind in kinds:
-                for name, value in module._attributes(kind).items():
-                    if not (once and value in seen):
+                for name in module._names.get(kind, ()):
+                    value = values.get(name)
+                    if value is not None and not (once and value in seen):
                         seen.add(value)
                         yield outer + name, value
 

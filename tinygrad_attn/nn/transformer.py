@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..functional.checks import check_choice
 from ..tensor import Tensor, get_default_dtype
 from . import init
 from .attention import MultiheadAttention
@@ -31,7 +30,8 @@ def activation_function(activation):
     """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation
-    check_choice(activation, [*ACTIVATIONS], "activation", "a Transformer layer")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be 'relu', 'gelu' or a function, got {activation!r}.")
     return ACTIVATIONS[activation]
 
 
