@@ -26,7 +26,7 @@ class _Entry(NamedTuple):
     k: Any
     v: Any
     memory: tuple = ()  # in cross-attention, the arrays key and value that were projected
-    rooms: tuple = (None, None)  # of k and v, in self-attention
+    rooms: tuple = ()  # of k and v, in self-attention
 
 
 class KeyValueCache:
@@ -75,7 +75,7 @@ class KeyValueCache:
 
     def extend(self, module: Module, k, v) -> tuple[Any, Any]:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
-        new = _Entry(k, v)
+        rooms = None, None
         if old := self._entries.get(module):
             if old.memory:
                 raise _refusal(old.memory[0], k)
@@ -84,15 +84,14 @@ class KeyValueCache:
                     f"this cache has batch size {old.k.shape[0]}, but the new tokens have batch "
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
-            (k, v), rooms = zip(*map(_joined, old[:2], new[:2], old.rooms))
-            new = _Entry(k, v, rooms=rooms)
+            (k, v), rooms = zip(_joined(old.k, k, old.rooms[0]), _joined(old.v, v, old.rooms[1]))
         if self._first() not in (None, module) and k.shape[-2] != self.length:
             raise ValueError(
                 f"with this call, the cache would have {k.shape[-2]} tokens for an attention "
                 f"module but {self.length} for the first one. If an earlier call failed, create a "
                 "new KeyValueCache(). Otherwise, the model calls a module twice."
             )
-        self._store(module, new)
+        self._store(module, _Entry(k, v, (), rooms))
         return k, v
 
     def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
