@@ -27,10 +27,10 @@ GENERAL = (
 )
 """Variable names that do not describe a value."""
 NAMES_OF_RESULTS = {
-    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
-    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
-    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
-}
+    "sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials",
+    "log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen",
+    "greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference",
+}  # fmt: skip
 """Names for the results of functions."""
 LONGEST = 70
 """The length of a dotted name, in characters, from which only its last parts are written."""

@@ -14,12 +14,11 @@ from .ir import Expression, is_
 from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
 SIGNS = {
-    **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"},
-    **{"power": "**", "floor_divide": "//", "remainder": "%", "invert": "~", "negative": "-"},
-    **{"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="},
-    **{"equal": "==", "not_equal": "!="},
-    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
-}
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@",
+    "power": "**", "floor_divide": "//", "remainder": "%", "invert": "~", "negative": "-",
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+    "equal": "==", "not_equal": "!=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+}  # fmt: skip
 """Functions that are written as operators."""
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
