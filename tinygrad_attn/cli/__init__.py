@@ -70,7 +70,7 @@ def make_parser():
         if shaped:
             text = 'shape of an input, or of all: "(4, 64) (64,)" (default: 3,4 for each)'
             one.add_argument(
-                *("--shape", "--shapes"), action="extend", type=shapes, metavar="2,3", help=text
+                "--shape", "--shapes", action="extend", type=shapes, metavar="2,3", help=text
             )
         return one.add_argument
 

@@ -76,7 +76,7 @@ class GroupedQueryAttention(Module):
         q, k, v = self._heads(x, cache)
         (b, g, s, d), (_, h, t, _) = k.shape, q.shape
         mask, is_causal = merge_masks(
-            *(attn_mask, key_padding_mask, is_causal, (b, h, t, s), q.dtype), past=s - t
+            attn_mask, key_padding_mask, is_causal, (b, h, t, s), q.dtype, past=s - t
         )
         # The heads of a group are like heads of one batch entry, or, for a single token, like
         # tokens. So keys and values are shared without copies.
@@ -87,7 +87,10 @@ class GroupedQueryAttention(Module):
         if mask is not None and mask.ndim == 4:
             mask = np.broadcast_to(mask, (b, h, t, s)).reshape(*lead, rows, s)
         attended, weights = attention(
-            *(q.reshape(*lead, rows, d), k, v, mask),
+            q.reshape(*lead, rows, d),
+            k,
+            v,
+            mask,
             scale=1 / math.sqrt(d),
             is_causal=is_causal,
             need_weights=bool(heard("attended")),

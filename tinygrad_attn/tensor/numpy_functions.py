@@ -410,15 +410,12 @@ ATLEAST = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
 
 # Functions that have NumPy's name, in np or in np.linalg.
 OF_NUMPYS_NAME = (
-    *(ops.cumprod, ops.cumsum, ops.max, ops.mean, ops.min, ops.partition, ops.prod),
-    *(ops.round, ops.sort, ops.std, ops.sum, ops.tril, ops.triu, ops.var),
-    *(broadcast_arrays, clip, concatenate, cross, diag, diff, dot, einsum, gradient, inner),
-    *(kron, linspace, nan_to_num, outer, pad, select, sinc, take, tensordot, transpose, where),
-)
-OF_NUMPYS_NAME_IN_LINALG = (
-    *(ops.det, ops.inv, ops.pinv),
-    *(eigh, norm, qr, svd, vector_norm),
-)
+    ops.cumprod, ops.cumsum, ops.max, ops.mean, ops.min, ops.partition, ops.prod,
+    ops.round, ops.sort, ops.std, ops.sum, ops.tril, ops.triu, ops.var,
+    broadcast_arrays, clip, concatenate, cross, diag, diff, dot, einsum, gradient, inner,
+    kron, linspace, nan_to_num, outer, pad, select, sinc, take, tensordot, transpose, where,
+)  # fmt: skip
+OF_NUMPYS_NAME_IN_LINALG = (ops.det, ops.inv, ops.pinv, eigh, norm, qr, svd, vector_norm)
 
 IMPLEMENTATIONS: dict[Any, Callable] = {
     **{getattr(np, f.__name__): f for f in OF_NUMPYS_NAME},
