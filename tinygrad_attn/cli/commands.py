@@ -149,15 +149,7 @@ def source(target, shape, output, forward):
     print(program.save(output) if output else str(program).rstrip("\n"))
 
 
-def gradcheck(
-    target,
-    shape,
-    seed,
-    vjp,
-    reference,
-    as_json,
-    **options,
-):
+def gradcheck(target, shape, seed, vjp, reference, as_json, **options):
     """Check a function's gradient at random inputs, by differences or against a reference."""
     from ..check import gradcheck as check
 

@@ -111,11 +111,7 @@ def _root_mean_square(x, axes, eps):
 
 @reference
 def layer_norm(
-    x,
-    normalized_shape: int | Sequence[int],
-    weight=None,
-    bias=None,
-    eps: float = 1e-5,
+    x, normalized_shape: int | Sequence[int], weight=None, bias=None, eps: float = 1e-5
 ) -> Tensor:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
@@ -291,13 +287,7 @@ def _weighed_logarithms(x, weight, axis):
 
 @reference
 def label_cross_entropy(
-    x,
-    weight=None,
-    *,
-    target,
-    ignore_index=-100,
-    reduction="mean",
-    label_smoothing=0.0,
+    x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
     """-weight_t log_softmax(x)_t for class indices t, without argument checks."""
     axis = min(1, x.ndim - 1)

@@ -23,11 +23,7 @@ def written(traced, title, what):
     results = named_results(outputs, gradients, {*traced.inputs, *sizes.letters})
     layout = Layout(traced, results, checks, sizes)
     positional = [n for n in traced.inputs if n not in traced.tensors]
-    body = [
-        *shape_checks(traced, positional, sizes),
-        *layout.body(),
-        *end(traced, results, layout),
-    ]
+    body = [*shape_checks(traced, positional, sizes), *layout.body(), *end(traced, results, layout)]
     used = sizes.used(body)
     constants = {layout.names[e]: e.value for e in layout.constants}
     named = [*traced.tensors, *constants]

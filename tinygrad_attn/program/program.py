@@ -30,14 +30,7 @@ class Program:
     `text` is the content of the file, which imports only NumPy. `save(path)` writes the file.
     """
 
-    def __init__(
-        self,
-        text,
-        name,
-        traced,
-        params,
-        constants,
-    ):
+    def __init__(self, text, name, traced, params, constants):
         self.text, self.name = text, name
         self._arguments = traced.arguments
         self._constants = constants

@@ -22,12 +22,7 @@ RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 def graph(
-    tensor,
-    model=None,
-    depth: int | None = None,
-    expand: Sequence[str] = (),
-    *,
-    plain: bool = False,
+    tensor, model=None, depth: int | None = None, expand: Sequence[str] = (), *, plain: bool = False
 ) -> Graph:
     """Draw the ops that computed a tensor, with their operands and a frame around each module.
 

@@ -127,12 +127,7 @@ class Steps(list[Step]):
 
 
 def backward_steps(
-    loss,
-    gradient=None,
-    *,
-    model=None,
-    retain_graph: bool = False,
-    plain: bool = False,
+    loss, gradient=None, *, model=None, retain_graph: bool = False, plain: bool = False
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` and record each op as a step.
 
