@@ -110,31 +110,24 @@ class Steps(list[Step]):
 
     def _as_dict(self, step):
         """Return the data of a step for the page's script."""
-        arrows = {
-            (arrow.source, arrow.index): (i, "->" in arrow.label)
-            for i, arrow in enumerate(self.picture.arrows) if arrow.target == step.box
-        }  # fmt: skip
-        found = [arrows[c.box, c.place] for c in step.contributions]
+        arrows = self.picture.arrows
+        numbers = {(a.source, a.target, a.index): i for i, a in enumerate(arrows)}
+        drawn = [numbers[c.box, step.box, c.place] for c in step.contributions]
         inputs = [
             c._asdict() | {
                 "value": values.cells(c.value), "total": values.cells(c.total),
-                "sum": values.gradient(c.total), "summed": summed,
+                "sum": values.gradient(c.total), "summed": "->" in arrows[i].label,
             }
-            for c, (_, summed) in zip(step.contributions, found)
+            for c, i in zip(step.contributions, drawn)
         ]  # fmt: skip
         return step._asdict() | {
-            "incoming": values.cells(step.incoming), "contributions": inputs,
-            "arrows": [i for i, _ in found], "title": self.picture.boxes[step.box].title,
+            "incoming": values.cells(step.incoming), "contributions": inputs, "arrows": drawn,
+            "title": self.picture.boxes[step.box].title,
         }  # fmt: skip
 
 
 def backward_steps(
-    loss,
-    gradient=None,
-    *,
-    model=None,
-    retain_graph: bool = False,
-    plain: bool = False,
+    loss, gradient=None, *, model=None, retain_graph: bool = False, plain: bool = False
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` and record each op as a step.
 
