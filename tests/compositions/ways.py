@@ -267,8 +267,8 @@ def differences(a, b, path=""):
             line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")
         ]
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        same = a.shape == b.shape and np.allclose(a, b, rtol=1e-9, atol=1e-11)
-        same = same and a.dtype == b.dtype
+        same = a.dtype == b.dtype and a.shape == b.shape
+        same = same and (np.array_equal(a, b) or np.allclose(a, b, rtol=1e-9, atol=1e-11))
         return [] if same else [f"{path} {a.shape} is not as without them {b.shape}"]
     return [] if type(a) is type(b) and a == b else [f"{path}: {a!r:.80} is not {b!r:.80}"]
 
