@@ -183,10 +183,16 @@ def arrays(tree):
     return [np.array(y.numpy()) for y in tree_leaves(tree) if isinstance(y, Tensor)]
 
 
+@cache
+def made(make):
+    """A new model, of which each run has a copy: drawing its weights takes longer."""
+    ta.manual_seed(1)
+    return make().astype(np.float64)
+
+
 def new_run(make, rank=0):
     """A run of a new model. Each rank has inputs and dropout masks of its own."""
-    ta.manual_seed(1)
-    model = make().astype(np.float64)
+    model = copy.deepcopy(made(make))
     x = Tensor(np.random.default_rng(2 + rank).standard_normal((2, 3, 4)), requires_grad=True)
     ta.manual_seed(5 + rank)
     return Run(make, model, [x], gradients=by_backward)
