@@ -178,10 +178,10 @@ def as_the_engine_trusts(y, g):
     known = [x for x in [g, *values, *node.settings.values()] if isinstance(x, np.ndarray)]
     for k, c in enumerate(new):
         assert not any(np.shares_memory(c, x) for x in [*known, *new[:k]]), node.op
-    if node.op.stands_for.reads is None or node.saved is not None:
+    if node.saved is not None:
         return
     holders = [y, *node.inputs]
-    for i in set(range(len(values))) - node.op.stands_for.reads:
+    for i in [i for i in range(len(values)) if not node.op.stands_for.reads(i)]:
         if isinstance(holders[i], Tensor) and isinstance(values[i], np.ndarray):
             holders[i]._data = np.full_like(values[i], 7)
     for (_, a), (_, b) in zip(pairs, node.op.pull(y, g), strict=True):

@@ -37,7 +37,7 @@ class Mistaken(Op):
 
     def __init__(self, op: Op, i: int, mistake: Mistake) -> None:
         vars(self).update(vars(op))
-        self.adds_in_place, self.returns_new = None, False
+        self.adds_in_place, self.trusted = None, False
         self.op, self.i, self.mistake = op, i, mistake
 
     def pull(self, y, g, *options):
