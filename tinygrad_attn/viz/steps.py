@@ -118,14 +118,22 @@ class Steps(list[Step]):
         inputs = [
             c._asdict() | {
                 "value": values.cells(c.value), "total": values.cells(c.total),
-                "sum": values.gradient(c.total), "summed": summed,
+                "sum": values.gradient(c.total), "formula": _formula(c, summed),
             }
             for c, (_, summed) in zip(step.contributions, found)
         ]  # fmt: skip
         return step._asdict() | {
             "incoming": values.cells(step.incoming), "contributions": inputs,
-            "arrows": [i for i, _ in found], "title": self.picture.boxes[step.box].title,
+            "now": [f"n{step.box}", *(f"e{i}" for i, _ in found)],
+            "title": self.picture.boxes[step.box].title,
         }  # fmt: skip
+
+
+def _formula(c, summed):
+    """Return the rule of a contribution as an equation, or nothing if it is a longer function."""
+    added = "=" if c.first else "+="
+    to = f", summed to {c.operand['shape']}" if summed else ""
+    return c.rule and f"∂L/∂{c.letter} {added} {c.rule}{to}"
 
 
 def backward_steps(
