@@ -116,14 +116,23 @@ class Steps(list[Step]):
         inputs = [
             c._asdict() | {
                 "value": values.cells(c.value), "total": values.cells(c.total),
-                "sum": values.gradient(c.total), "summed": "->" in arrows[i].label,
+                "sum": values.gradient(c.total),
+                "formula": _formula(c, "->" in arrows[i].label),
             }
             for c, i in zip(step.contributions, drawn)
         ]  # fmt: skip
         return step._asdict() | {
-            "incoming": values.cells(step.incoming), "contributions": inputs, "arrows": drawn,
+            "incoming": values.cells(step.incoming), "contributions": inputs,
+            "now": [f"n{step.box}", *(f"e{i}" for i in drawn)],
             "title": self.picture.boxes[step.box].title,
         }  # fmt: skip
+
+
+def _formula(c, summed):
+    """Return the rule of a contribution as an equation, or nothing if it is a longer function."""
+    added = "=" if c.first else "+="
+    to = f", summed to {c.operand['shape']}" if summed else ""
+    return c.rule and f"∂L/∂{c.letter} {added} {c.rule}{to}"
 
 
 def backward_steps(
