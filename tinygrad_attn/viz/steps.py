@@ -90,7 +90,8 @@ class Steps(list[Step]):
     def html(self) -> Page:
         """Return a page that steps through the backward pass, or through its first 1,000 steps."""
         note = f"This page has the first {MOST:,} of {len(self):,} steps." * (len(self) > MOST)
-        shown = [self._as_dict(step) for step in self[:MOST]]
+        arrows = {(a.source, a.target, a.index): i for i, a in enumerate(self.picture.arrows)}
+        shown = [self._as_dict(step, arrows) for step in self[:MOST]]
         return page(
             "Backward, step by step",
             "steps",
@@ -108,16 +109,14 @@ class Steps(list[Step]):
     def _repr_html_(self):
         return self.html()._repr_html_()
 
-    def _as_dict(self, step):
-        """Return the data of a step for the page's script."""
-        arrows = self.picture.arrows
-        numbers = {(a.source, a.target, a.index): i for i, a in enumerate(arrows)}
-        drawn = [numbers[c.box, step.box, c.place] for c in step.contributions]
+    def _as_dict(self, step, arrows):
+        """Return the data of a step for the page's script. `arrows` numbers them by their ends."""
+        drawn = [arrows[c.box, step.box, c.place] for c in step.contributions]
         inputs = [
             c._asdict() | {
                 "value": values.cells(c.value), "total": values.cells(c.total),
                 "sum": values.gradient(c.total),
-                "formula": _formula(c, "->" in arrows[i].label),
+                "formula": _formula(c, "->" in self.picture.arrows[i].label),
             }
             for c, i in zip(step.contributions, drawn)
         ]  # fmt: skip
