@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from enumeration import ops_in, rules_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from moduletable import TABLE as MODULES
 from numpytable import CASES
@@ -197,6 +197,7 @@ SAME_DRAWS = settings(  # Five random draws may all be too small to have strides
     database=None,
     derandomize=True,
     suppress_health_check=[*HealthCheck],
+    phases=[Phase.generate],
 )
 
 
