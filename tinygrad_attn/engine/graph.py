@@ -119,6 +119,8 @@ def history(roots, ends=()):
         if t._node and t not in seen:
             seen.add(t)
             found.append(t)
-            pending += [x for x in t._node.inputs if isinstance(x, Variable)]
+            for x in t._node.inputs:
+                if isinstance(x, Variable) and x not in seen:
+                    pending.append(x)
     found.sort(key=_number)
     return found
