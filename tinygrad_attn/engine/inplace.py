@@ -22,7 +22,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import describe
-from .graph import Symbolic, Variable, array_of, next_number
+from .graph import Symbolic, array_of, next_number
 
 
 @dataclass(slots=True)
@@ -146,10 +146,12 @@ def was_changed(array, since):
 def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
     for place, value in enumerate((y, *node.inputs)):
-        array, of_tensor = array_of(value), place == 0 or isinstance(value, Variable)
-        if not has_memory(array) or not _reads(node, place, create_graph=True):
-            continue
-        if id(owner(array)) in lent if of_tensor else is_writeable(array):
+        array = array_of(value)
+        if place and array is value:  # an operand that is no tensor
+            can_change = is_writeable(array)
+        else:
+            can_change = lent and has_memory(array) and id(owner(array)) in lent
+        if can_change and _reads(node, place, create_graph=True):
             node.checksums = node.checksums or {}
             node.checksums[place] = checksum_of(array)
 
@@ -166,12 +168,14 @@ def check(y, create_graph):
     """
     node = y._node
     for place, value in enumerate((y, *node.inputs)):
-        array, (another, of_another_type) = array_of(value), replaced(value)
+        array, number = array_of(value), node.number
         if node.checksums and place in node.checksums:
             different = checksum_of(array) != node.checksums[place]
         else:
-            different = another > node.number or was_changed(array, node.number)
-        if different and (of_another_type > node.number or _reads(node, place, create_graph)):
+            different = latest > number and (
+                replaced(value)[0] > number or was_changed(array, number)
+            )
+        if different and (replaced(value)[1] > number or _reads(node, place, create_graph)):
             role = f"its input {place - 1}" if place else "its own output"
             raise ValueError(
                 f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but "

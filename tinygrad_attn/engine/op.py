@@ -287,8 +287,10 @@ def constant(settings):
     for value in settings.values():
         if value.__class__ in CONSTANTS:
             continue
-        for part in value if value.__class__ is tuple else (value,):
-            if part.__class__ not in CONSTANTS and isinstance(part, (tuple, list, dict, ndarray)):
+        for x in value if value.__class__ is tuple else (value,):
+            if x.__class__ not in CONSTANTS and (
+                isinstance(x, (tuple, list, dict)) or inplace.is_writeable(x)
+            ):
                 copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
                 return {name: tree_map(copied, value) for name, value in settings.items()}
     return settings
