@@ -242,7 +242,7 @@ class Op:
             )
         extra = {}
         if self.asks_needs:
-            extra["needs"] = tuple([i in wanted for i in range(len(values))])
+            extra["needs"] = tuple(map(wanted.__contains__, range(len(values))))
         if self.saves:
             extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
             if isinstance(g, Variable):
