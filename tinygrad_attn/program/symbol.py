@@ -66,13 +66,13 @@ def frames():
 
 def is_in(frame, *places):
     """Return whether the frame's code is in one of these files or folders."""
-    return _is_file_in(frame.f_code.co_filename, places)
+    return any(_is_file_in(frame.f_code.co_filename, place) for place in places)
 
 
 @cache  # each recorded operation asks this of a few files
-def _is_file_in(file: str, places: tuple[str, ...]) -> bool:
-    """Return whether a file is one of these files, or is in one of these folders."""
-    return any(file == place or file.startswith(place + os.sep) for place in places)
+def _is_file_in(file: str, place: str) -> bool:
+    """Return whether a file is this file, or is in this folder."""
+    return file == place or file.startswith(place + os.sep)
 
 
 def is_public(frame):
