@@ -94,8 +94,9 @@ def _needed(goal, roots, ends):
     for y in history(roots, ends):
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
             y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
-        if _uses_any(y._node, needed):
-            needed.add(y)
+        for x in y._node.inputs:
+            if isinstance(x, Variable) and x in needed:
+                needed.add(y)
     return needed
 
 
@@ -179,7 +180,7 @@ def _fit(gradient, x, source, create_graph, i=None):
     fitting = gradient
     if not isinstance(fitting, (ndarray, np.generic, Variable)):
         fitting = np.asarray(fitting)
-    if i is not None and source.broadcasts:
+    if fitting.shape != x._data.shape and i is not None and source.broadcasts:
         fitting = sum_to(fitting, x._data.shape)
     if fitting.shape != x._data.shape or fitting.dtype.kind not in KINDS:
         place = f"hook {source!r}" if i is None else f"VJP of op {source.__name__!r} for input {i}"

@@ -32,8 +32,6 @@ class Node:
 class Hooks:
     """The value of `_tracked` for a tensor whose gradient is kept, or passed to functions."""
 
-    __slots__ = ("functions", "retains", "others", "wanted")
-
     def __init__(self):
         self.functions = []
         self.wanted = True  # False while the tensor is frozen
@@ -115,17 +113,14 @@ def history(roots, ends=()):
     This is a topological order because inputs are older than outputs. The traversal stops at the
     tensors in `ends` and omits them. It is not recursive, so chains of a million ops are fine.
     """
-    seen, found = set(ends), []
-    pending = list(dict.fromkeys(t for t in roots if t not in seen))
-    seen.update(pending)
+    seen, found, pending = set(ends), [], list(roots)
     while pending:
         t = pending.pop()
-        if t._node is None:
-            continue
-        found.append(t)
-        for x in t._node.inputs:
-            if isinstance(x, Variable) and x not in seen:
-                seen.add(x)
-                pending.append(x)
+        if t._node and t not in seen:
+            seen.add(t)
+            found.append(t)
+            for x in t._node.inputs:
+                if isinstance(x, Variable) and x not in seen:
+                    pending.append(x)
     found.sort(key=_number)
     return found

@@ -59,8 +59,7 @@ class Op:
         self.vjps = ()  # one for each input,
         self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
-        self.value_names = []  # of the parameters of each VJP for y and the inputs
-        self.read = {}  # whether the VJPs read a value, by its place among them
+        self.read = []  # whether the VJPs read y, each input, and what follows the last of these
         self.__name__ = type(forward).__name__  # unless it has a name
         functools.update_wrapper(self, forward, updated=())
         if vjps:
@@ -85,9 +84,8 @@ class Op:
                 "input without a derivative, and make settings keyword-only (after a *)."
             )
         self.vjps, self.joint_vjp = vjps, None
-        self.value_names, self.read = [_value_names(vjp) for vjp in vjps if vjp], {}
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
-        for names in self.value_names:
+        for names in self._note_values_read(*filter(None, vjps)):
             names = [name.lstrip("_") for name in names]
             if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
@@ -105,16 +103,23 @@ class Op:
         gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
-        self.value_names, self.read = [_value_names(vjp)], {}
+        self._note_values_read(vjp)
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
         return vjp
 
+    def _note_values_read(self, *vjps):
+        """Note which values the VJPs read. Return their parameters' names for y and the inputs."""
+        parameters = [[*inspect.signature(vjp).parameters.values()][1:] for vjp in vjps]
+        names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY] for each in parameters]
+        self.read = []
+        for place in range(max(map(len, names), default=0)):
+            at_place = [each[min(place, len(each) - 1)] for each in names]
+            self.read.append(any(name[0] != "_" for name in at_place))
+        return names
+
     def reads(self, place):
         """Return whether the VJPs read a value: y (place 0), or an input (from 1)."""
-        if place not in self.read:
-            named = [names[min(place, len(names) - 1)] for names in self.value_names]
-            self.read[place] = not self.trusted or any(name[0] != "_" for name in named)
-        return self.read[place]
+        return not self.trusted or any(self.read[place : place + 1] or self.read[-1:])
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -204,34 +209,31 @@ class Op:
         inputs, settings, vjps = node.inputs, node.settings, self.vjps
         if not inputs:
             return node.op.pull()  # released by another thread
-        if create_graph:
-            if self.stands_for is not self:
-                return self.stands_for.pull(y, g, needed, create_graph)
-            if self.reference:
-                return self._pull_reference(g, node, needed)
-            values = inputs
-        else:
-            y, values = y._data, []
-            for x in inputs:
-                values.append(x._data if isinstance(x, Variable) else x)
+        if create_graph and self.stands_for is not self:
+            return self.stands_for.pull(y, g, needed, create_graph)
+        values, wanted = [], []
+        for i, x in enumerate(inputs):
+            if isinstance(x, Variable):
+                if needed is None or x in needed:
+                    wanted.append(i)
+                if not create_graph:
+                    x = x._data
+            values.append(x)
+        if create_graph and self.reference:
+            return self._pull_reference(g, node, wanted)
+        y = y if create_graph else y._data
         if not self.trusted:
             g, y, *values = map(read_only, (g, y, *values))
-        together = None
         if len(vjps) < len(inputs):
-            together = self._pull_together(g, y, values, node, needed)
+            return self._pull_together(g, y, values, node, wanted)
         contributions = []
-        for i, x in enumerate(inputs):
-            if not isinstance(x, Variable) or needed is not None and x not in needed:
-                continue
-            if together is None:
-                if vjp := vjps[i]:
-                    contributions.append((i, vjp(g, y, *values, **settings)))
-            elif together[i] is not None:
-                contributions.append((i, together[i]))
+        for i in wanted:
+            if vjp := vjps[i]:
+                contributions.append((i, vjp(g, y, *values, **settings)))
         return contributions
 
-    def _pull_together(self, g, y, values, node, needed):
-        """Return what the joint VJP returns: a gradient or None for each input."""
+    def _pull_together(self, g, y, values, node, wanted):
+        """Return the contributions by the joint VJP."""
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(values)} inputs. Add "
@@ -240,7 +242,7 @@ class Op:
             )
         extra = {}
         if self.asks_needs:
-            extra["needs"] = _needs(node.inputs, needed)
+            extra["needs"] = tuple([i in wanted for i in range(len(values))])
         if self.saves:
             extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
             if isinstance(g, Variable):
@@ -251,14 +253,13 @@ class Op:
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
                 f"return a tuple of length {len(values)}, with a gradient or None for each input."
             )
-        return contributions
+        return [(i, contributions[i]) for i in wanted if contributions[i] is not None]
 
-    def _pull_reference(self, g, node, needed):
+    def _pull_reference(self, g, node, wanted):
         """Run the reference, a composition of ops, and differentiate it."""
         from .backward import sweep
 
-        needs = _needs(node.inputs, needed)
-        first = {x: i for i, x in reversed([*enumerate(node.inputs)]) if needs[i]}
+        first = {node.inputs[i]: i for i in reversed(wanted)}
         function = getattr(self.reference, "function", self.reference)
         output = function(*node.inputs, **node.settings)
         gradients = sweep([output], [g], wanted=[*first], create_graph=True, inner=True)
@@ -276,17 +277,6 @@ class Op:
                 )
 
 
-def _value_names(vjp):
-    """Return the names of a VJP's parameters for y and the inputs; the last may stand for many."""
-    parameters = [*inspect.signature(vjp).parameters.values()][1:]  # without g
-    return [p.name for p in parameters if p.kind < p.KEYWORD_ONLY]
-
-
-def _needs(inputs, needed):
-    """Return a tuple that says for each input whether it needs a gradient."""
-    return tuple([isinstance(x, Variable) and (needed is None or x in needed) for x in inputs])
-
-
 def _kept(inputs, arrays):
     """Return the inputs of a node, which keeps tensors only where a gradient is wanted."""
     return tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
@@ -298,15 +288,10 @@ def constant(settings):
         if value.__class__ in CONSTANTS:
             continue
         for part in value if value.__class__ is tuple else (value,):
-            if part.__class__ not in CONSTANTS and may_change(part):
+            if part.__class__ not in CONSTANTS and isinstance(part, (tuple, list, dict, ndarray)):
                 copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
                 return {name: tree_map(copied, value) for name, value in settings.items()}
     return settings
-
-
-def may_change(x):
-    """Return whether the user may change x, or something in it."""
-    return isinstance(x, (tuple, list, dict)) or inplace.is_writeable(x)
 
 
 class Gone(Op):

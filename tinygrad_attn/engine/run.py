@@ -101,8 +101,6 @@ class Listener:
 
 def heard(event):
     """Return the methods of this thread's listeners that hear of an event."""
-    if not context.listeners:
-        return []
     ignored = getattr(Listener, event)
     return [getattr(x, event) for x in context.listeners if getattr(type(x), event) is not ignored]
 

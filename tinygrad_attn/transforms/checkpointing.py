@@ -74,13 +74,10 @@ class _Attributes(Listener):
 
     def __init__(self):
         self.noted = {}  # (module, its attributes), by id of the module
-        for module in context.replaced:
+        from ..nn.calls import enclosing  # nn is built on transforms
+
+        for module in (*context.replaced, *(call.module for call in enclosing(context.scope))):
             self.calling(module)
-        scope = context.scope
-        while scope is not None:
-            if scope.module is not None:
-                self.calling(scope.module)
-            scope = scope.outer
 
     def calling(self, module):
         self.noted.setdefault(id(module), (module, dict(vars(module))))

@@ -7,7 +7,7 @@ Tensors. Results that will be differentiated again are always Tensors. Transform
 `create_graph=True` to make derivatives differentiable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,8 @@ def _direction(v, like, requirement):
 
 def _call(f, inputs, keywords=None):
     """Call f and return its output, which must be one Tensor."""
-    context.depth += 1
-    try:
-        with enable_grad():
-            y = f(*inputs, **(keywords or {}))
-    finally:
-        context.depth -= 1
+    with enable_grad(), context.entered(depth=context.depth + 1):
+        y = f(*inputs, **(keywords or {}))
     if not isinstance(y, Tensor):
         raise TypeError(
             f"the function to differentiate must return one Tensor, but it returned {describe(y)}. "
@@ -61,16 +57,31 @@ def _call(f, inputs, keywords=None):
     return y
 
 
+def _evaluated(f, xs, create_graph):
+    """Return f(*xs), the Tensors to differentiate it by, and whether this will be recorded."""
+    recorded = _recorded(create_graph)
+    inputs = [_input(x, recorded) for x in xs]
+    return _call(f, inputs), inputs, recorded
+
+
 def _gradients(ys, inputs, gs, create_graph, retain):
     """Return d(sum of <g, y>) / d(inputs), with zeros for an input that no y depends on."""
     pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y._tracked]
-    found: Sequence[Any] = [None] * len(inputs)
-    if pairs:
-        outputs, weights = map(list, zip(*pairs))
-        options = {"create_graph": create_graph, "retain_graph": retain or create_graph}
-        found = grad(outputs, inputs, weights, allow_unused=True, **options)
+    found = grad(
+        [y for y, _ in pairs],
+        inputs,
+        [g for _, g in pairs],
+        create_graph=create_graph,
+        retain_graph=retain or create_graph,
+        allow_unused=True,
+    )
     zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
-    return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
+    return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found))
+
+
+def _gradient_of(f):
+    """Return the gradient of a function with one argument, as a function."""
+    return lambda x: value_and_grad(f)(x)[1]
 
 
 def _recorded(create_graph):
@@ -100,9 +111,7 @@ def vjp(
     The tuple has one element for each x. g must have y's shape (else ValueError). The pullback may
     be called several times. Raises TypeError if f does not return one Tensor. Like jax.vjp.
     """
-    recorded = _recorded(create_graph)
-    inputs = [_input(x, recorded) for x in xs]
-    y = _call(f, inputs)
+    y, inputs, recorded = _evaluated(f, xs, create_graph)
 
     def pullback(g):
         cotangent = _direction(g, y, "g must have y's shape")
@@ -123,15 +132,11 @@ def jvp(f: Callable[..., Any], xs, vs, *, create_graph: bool | None = None) -> t
     The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. Therefore, jvp
     takes two backward passes and needs no forward-mode derivatives.
     """
-    recorded = _recorded(create_graph)
-    single = not isinstance(xs, (tuple, list))
-    xs, vs = ([xs], [vs]) if single else (xs, vs)
-    if len(xs) != len(vs):
-        raise ValueError(f"jvp needs one tangent for each input, got {len(vs)} for {len(xs)}.")
-    inputs = [_input(x, recorded) for x in xs]
-    y = _call(f, inputs)
+    if not isinstance(xs, (tuple, list)):
+        xs, vs = [xs], [vs]
+    y, inputs, recorded = _evaluated(f, xs, create_graph)
     rule = "a tangent must have its input's shape"
-    vs = [_direction(v, x, rule) for x, v in zip(inputs, vs)]
+    vs = [_direction(v, x, rule) for x, v in zip(inputs, vs, strict=True)]
     with enable_grad():  # an output of an op, so that it is newer than y
         seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True).clone()
     pulled = _gradients([y], inputs, [seed], True, True)
@@ -148,45 +153,42 @@ def value_and_grad(
     return a single number (else ValueError). Raises IndexError if an argument in `argnums` is not
     positional. Like jax.value_and_grad.
     """
-    several = hasattr(argnums, "__iter__")
-    chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
+    several = isinstance(argnums, Iterable)
+    chosen = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
     if not all(map(is_integer, chosen)):
-        what = "argnums must be an index, or indices. Pass values as in value_and_grad(f)(x)"
-        raise TypeError(f"{what}; got {describe(argnums)}.")
+        raise TypeError(
+            "argnums must be an index, or indices. Pass values as in value_and_grad(f)(x); got "
+            f"{describe(argnums)}."
+        )
 
     def both(*args, **kwargs):
         recorded = _recorded(create_graph)
         places = [range(len(args))[i] for i in chosen]  # IndexError if f gets fewer arguments
-        taken = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice
-        inputs, given = [taken[i] for i in places], [taken.get(i, x) for i, x in enumerate(args)]
-        y = _call(f, given, kwargs)
+        inputs = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice
+        y = _call(f, [inputs.get(i, x) for i, x in enumerate(args)], kwargs)
         if y.size != 1:
             raise ValueError(
                 "this transform needs a function that returns a single number, but the function "
                 f"returned {describe(y)}. Reduce the output first, for example with .sum() or "
                 ".mean(), or use vjp or jacobian."
             )
-        slopes = _gradients([y], inputs, [None], recorded, False)
-        differentiated = [args[i] for i in places]
-        value = _returned(y, recorded, *differentiated)
-        found = tuple(_returned(d, recorded, x) for d, x in zip(slopes, differentiated))
-        return value, found if several else found[0]
+        slopes = _gradients([y], [inputs[i] for i in places], [None], recorded, False)
+        chosen_args = [args[i] for i in places]
+        found = tuple(_returned(d, recorded, x) for d, x in zip(slopes, chosen_args))
+        return _returned(y, recorded, *chosen_args), found if several else found[0]
 
     return both
 
 
 def jacobian(f: Callable[..., Any], x, *, create_graph: bool | None = None):
     """Return all dy_i / dx_j with shape y.shape + x.shape, using one backward pass for each y_i."""
-    recorded = _recorded(create_graph)
-    leaf = _input(x, recorded)
-    y = _call(f, [leaf])
-    rows: list[Any] = []
+    y, inputs, recorded = _evaluated(f, [x], create_graph)
+    rows = []
     for i in range(y.size):
-        one_hot = np.zeros(y.shape, y.dtype)
-        one_hot.flat[i] = 1
-        rows += _gradients([y], [leaf], [one_hot], recorded, i < y.size - 1)
-    stacked = np.stack(rows) if rows else Tensor._of(np.zeros(0, leaf.dtype))
-    return _returned(stacked.reshape(*y.shape, *leaf.shape), recorded, x)
+        one_hot = np.eye(1, y.size, i, y.dtype).reshape(y.shape)
+        rows += _gradients([y], inputs, [one_hot], recorded, i < y.size - 1)
+    stacked = np.stack(rows) if rows else Tensor._of(np.zeros(0, inputs[0].dtype))
+    return _returned(stacked.reshape(*y.shape, *inputs[0].shape), recorded, x)
 
 
 def hessian(f: Callable[..., Any], x, *, create_graph: bool | None = None):
@@ -194,7 +196,7 @@ def hessian(f: Callable[..., Any], x, *, create_graph: bool | None = None):
 
     f must return a single number (else ValueError).
     """
-    return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
+    return jacobian(_gradient_of(f), x, create_graph=create_graph)
 
 
 def hvp(f: Callable[..., Any], x, v, *, create_graph: bool | None = None):
@@ -203,8 +205,6 @@ def hvp(f: Callable[..., Any], x, v, *, create_graph: bool | None = None):
     The result is the gradient of <grad f, v>. v must have x's shape, and f must return a single
     number (else ValueError).
     """
-    recorded = _recorded(create_graph)
-    leaf = _input(x, recorded)
-    v = _direction(v, leaf, "v must have x's shape")
-    slope = _call(lambda x: value_and_grad(f)(x)[1], [leaf])
-    return _returned(_gradients([slope], [leaf], [v], recorded, False)[0], recorded, x)
+    slope, inputs, recorded = _evaluated(_gradient_of(f), [x], create_graph)
+    v = _direction(v, inputs[0], "v must have x's shape")
+    return _returned(_gradients([slope], inputs, [v], recorded, False)[0], recorded, x)
