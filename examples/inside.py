@@ -106,12 +106,14 @@ def look(model, tokenizer, prompt, means):
 
     effect = lambda values: ablate(model, states, lambda log_p: log_p[:, answer], values)
     effects = {"mean": effect(means), "zero": effect(np.zeros_like(means))}
+    least = np.unravel_index(effects["mean"].argmin(), effects["mean"].shape)
     bytes_ = np.round(255 * weights[..., *np.tril_indices(len(tokens))]).astype(np.uint8)  # q >= k
     return {
         "tokens": [word(token) for token in tokens],
         "answer": word(answer),
         "lens": [list(lens(x)) for x in states],
         "saliency": {name: few(x) for name, x in saliency(model, states[0], answer).items()},
+        "head": [int(i) for i in least],  # the one that the page begins with
         "effects": {name: few(x - log_p[answer]) for name, x in effects.items()},
         "weights": base64.b64encode(bytes_.tobytes()).decode(),
     }
@@ -192,7 +194,9 @@ def patching(model, tokenizer):
         scores.append(score(log_p).numpy())
     share = lambda scores: (np.array(scores) - low) / (high - low)
     words = [[tokenizer.decode([token]) for token in tokens] for tokens in (given, taking)]
-    shown = {"sentences": words, "names": names, "ends": few([high, low])}
+    pairs = [[token.strip() for token in pair] for pair in zip(*words)]
+    places = [there if there == here else f"{there} from {here}" for here, there in pairs]
+    shown = {"sentences": words, "places": places, "names": names, "ends": few([high, low])}
     shown["effects"] = few(share(scores))
     return shown, share(ablate(model, old, score, head_outputs(model, given)))
 

@@ -4,35 +4,29 @@ function readDigits(place) {
   const look = { width: SIZE, height: SIZE, role: "img", ariaLabel: t("Draw a digit here") }, canvas = make("canvas", look);
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   const answer = make("p", { role: "status" }), maps = make("div", { className: "maps" });
-  const at = event => [event.offsetX, event.offsetY].map(x => (x * SIZE) / canvas.clientWidth);
   canvas.addEventListener("pointerdown", event => {
     canvas.setPointerCapture(event.pointerId);
     pen.beginPath();
-    pen.moveTo(...at(event));
+    pen.moveTo(event.offsetX, event.offsetY);
   });
   canvas.addEventListener("pointermove", event => {
     if (!event.buttons) return;
-    pen.lineTo(...at(event));
+    pen.lineTo(event.offsetX, event.offsetY);
     pen.stroke();
   });
-  canvas.addEventListener("pointerup", () => {
-    read(pen.getImageData(0, 0, SIZE, SIZE).data.filter((_, i) => i % 4 === 0));
-  });
+  canvas.addEventListener("pointerup", () => read(pen.getImageData(0, 0, SIZE, SIZE).data));
   function clear() {
     Object.assign(pen, { fillStyle: "white", lineWidth: 24, lineCap: "round", lineJoin: "round" });
     pen.fillRect(0, 0, SIZE, SIZE);
     maps.replaceChildren();
     answer.textContent = t("Draw a digit with the mouse or a finger.");
   }
-  const read = image => Live.inTurn(() => Live.call("digit", [image], (kind, text) => {
-    if (kind !== "digit") return output.show(kind, text);
+  const read = image => Live.inTurn(() => Live.call("digit", [image], output, { digit(text) {
     if (!text) return clear();
-    const digit = JSON.parse(text), { scores } = digit;
-    const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, 3);
-    const chances = order.map(i => `${i}: ${(100 * scores[i]).toFixed(1)} %`).join(", ");
-    answer.textContent = t("The model reads a {}. Chances: {}. In each head, one patch (blue) looks where it is orange; click another:", order[0], chances);
+    const digit = JSON.parse(text);
+    answer.textContent = t("The model reads a {}. Chances: {}. In each head, one patch (blue) looks where it is orange; click another:", digit.best, digit.chances);
     showDigit(digit, maps);
-  }));
+  } }));
   const buttons = row(button("Show me one", () => { clear(); read(); }), button("Clear", clear));
   place.replaceChildren(make("div", {}, canvas, buttons), make("div", {}, answer, maps, output.box));
   clear();

@@ -6,43 +6,48 @@ const Live = (() => {
   let worker, end, turn = 0, line = Promise.resolve(), cells = [], exercises = [], visits = 0, editor;
 
   /** A text of this script in the page's language: `{}` stands for a value. */
-  const words = text => LIVE.words[page.lang]?.[text] ?? text;
-  const t = (text, ...values) => values.reduce((said, value) => said.replace("{}", value), words(text));
+  const t = (text, ...values) => (LIVE.words[page.lang]?.[text] ?? text).replaceAll("{}", () => values.shift());
   const button = (text, onclick) => make("button", { type: "button", onclick }, t(text));
   const row = (...parts) => make("div", { className: "live-buttons" }, ...parts);
   const aside = text => make("span", { className: "live-why", role: "status" }, text);
 
+  /** The text of a file beside this script, or at an address. */
+  async function textOf(address, options) {
+    const answer = await fetch(new URL(address, here), options);
+    if (!answer.ok) throw new Error(`${answer.url}: ${answer.status} ${answer.statusText}`);
+    return answer.text();
+  }
+
   // ---- Python
+  const stopped = () => stop("note", t("Stopped. The next Run starts Python again, and runs the blocks before it."));
   const status = make("span", { role: "status" });
-  const bar = make("div", { className: "live-bar", hidden: true }, make("progress"), status, button("Stop", stop));
+  const bar = make("div", { className: "live-bar", hidden: true }, make("progress"), status, button("Stop", stopped));
   function say(text, ...values) {
     status.textContent = t(text, ...values);
     bar.hidden = !text;
   }
-  /** Have the worker call a function of live_page.py; what that shows goes to `show(kind, text)`. */
-  function call(name, args, show) {
+  /** Have the worker call a function of live_page.py. What that says goes to on[kind], or is shown in an output. */
+  function call(name, args, { clear, show }, on = {}) {
     const file = t("This page is opened as a file. To run Python, serve its folder: make serve, or python -m http.server in it.");
+    clear();
     if (location.protocol === "file:") return show("error", file);
     say("Loading Python");
     worker ??= new Worker(new URL("worker.js", here));
     return new Promise(resolve => {
-      end = ok => { say(""); resolve(ok); };
-      worker.onmessage = ({ data: { kind, text, ok, values = [] } }) => {
-        if (kind === "status") say(text, ...values);
-        else if (kind === "done") end(ok);
-        else show(kind, text);
-      };
-      worker.onerror = ({ message = "" }) => { show("error", t("Python cannot be loaded here. {}", message)); stop(); };
+      end = (ok, kind, text) => { say(""); if (kind) show(kind, text); resolve(ok); };
+      const heard = { status: say, done: end, ...on };
+      worker.onmessage = ({ data: [kind, ...values] }) => heard[kind] ? heard[kind](...values) : show(kind, ...values);
+      worker.onerror = ({ message = "" }) => stop("error", t("Python cannot be loaded here. {}", message));
       worker.postMessage({ call: name, args, language: page.lang });
     });
   }
-  /** End Python: what runs and what waits is given up, and the next Run begins anew. */
-  function stop() {
+  /** End Python, and say why: what runs and what waits is given up, and the next Run begins anew. */
+  function stop(...why) {
     worker?.terminate();
     worker = undefined;
     turn += 1;
     for (const cell of cells) cell.ran = false;
-    end?.("stopped");
+    end?.(undefined, ...why);
   }
   /** One after another: what is pressed while Python is busy waits. */
   function inTurn(work) {
@@ -72,37 +77,26 @@ const Live = (() => {
   }
 
   // ---- blocks
-  /** Fetch one of somebody else's files for the page itself. */
-  function fetched(name) {
-    const { url, integrity = "" } = LIVE.parts[name], address = new URL(url, here);
-    const said = { integrity, crossOrigin: "anonymous", rel: "stylesheet", href: address, src: address };
-    return new Promise((onload, reject) => {
-      const onerror = () => reject(new Error(`${address} cannot be loaded.`));
-      const element = make(name.endsWith("css") ? "link" : "script", { ...said, onload, onerror });
-      document.head.prepend(element); // live.css has the last word
-    });
-  }
+  /** Fetch the editor, which is somebody else's. */
   async function loadEditor() {
-    await Promise.all([fetched("codemirror.css"), fetched("codemirror.js")]);
-    await fetched("python.js");
+    for (const name of ["codemirror.css", "codemirror.js", "python.js"]) {
+      const { url, integrity = "" } = LIVE.parts[name], text = await textOf(url, { integrity });
+      document.head.prepend(make(name.endsWith("css") ? "style" : "script", {}, text)); // live.css has the last word
+    }
   }
 
   /** A block of code with its buttons and its output; `pre` shows it until it is edited. */
   class Cell {
     constructor(pre, name, text) {
-      Object.assign(this, { pre, name, original: text, output: output(name), buttons: row(), ran: false });
-      this.run = this.button("Run", () => inTurn(() => runFrom(this)));
-      this.edit = this.button("Edit", () => this.open());
-      this.reset = this.button("Reset", () => this.restore());
-      this.reset.hidden = true;
-    }
-    button(text, onclick) {
-      const made = Object.assign(button(text, onclick), { ariaLabel: `${t(text)} ${this.name}` });
-      this.buttons.append(made);
-      return made;
+      const run = button("Run", () => inTurn(() => this.execute()));
+      const edit = button("Edit", () => this.open().then(() => this.editor.focus()));
+      const reset = button("Reset", () => this.restore());
+      const buttons = make("div", { className: "live-buttons", role: "group", ariaLabel: name }, run, edit, reset);
+      Object.assign(this, { pre, name, original: text, output: output(name), run, edit, reset, buttons, ran: false });
+      reset.hidden = true;
     }
     get text() { return this.editor?.getValue() ?? this.original; }
-    async open(focus = true) {
+    async open() {
       await (editor ??= loadEditor());
       const run = () => this.run.click(), leave = () => this.run.focus();
       const keys = { "Ctrl-Enter": run, "Cmd-Enter": run, "Shift-Enter": run, Esc: leave, Tab: "indentMore", "Shift-Tab": "indentLess" };
@@ -112,7 +106,6 @@ const Live = (() => {
         screenReaderLabel: t("{}; Escape leaves the editor", this.name),
       });
       this.editor.on("change", () => this.changed());
-      if (focus) this.editor.focus();
     }
     changed() { this.ran = this.reset.hidden = false; }
     restore() {
@@ -120,25 +113,19 @@ const Live = (() => {
       this.output.clear();
       [this.ran, this.reset.hidden] = [false, true];
     }
-    /** Whether later blocks may go on. */
+    /** Run it after those before it that have not run, if they come to their end. Return whether it does so, too. */
     async execute() {
-      const { output: { show, box } } = this;
-      this.output.clear();
+      const { output } = this;
+      for (const earlier of cells.slice(0, Math.max(0, cells.indexOf(this)))) {
+        if (earlier.ran || (await earlier.execute())) continue;
+        output.clear();
+        return output.show("note", t("Not run: {}, which comes before, did not come to its end.", earlier.name));
+      }
       this.reset.hidden = false;
-      const ok = await call("run", [this.text, this.name, this.visit ?? visits], show);
-      if (ok === "stopped") show("note", t("Stopped. The next Run starts Python again, and runs the blocks before it."));
-      if (ok === true && !box.hasChildNodes()) show("quiet", t("Done; there is nothing to show."));
-      return (this.ran = ok === true || (ok === false && Boolean(this.raises)));
+      const ok = await call("run", [this.text, this.name, this.visit ?? visits], output);
+      if (ok && !output.box.hasChildNodes()) output.show("quiet", t("Done; there is nothing to show."));
+      return (this.ran = ok || (ok === false && Boolean(this.raises)));
     }
-  }
-  /** Run a block after those before it that have not run; one of them that goes wrong ends it. */
-  async function runFrom(cell) {
-    for (const earlier of cells.slice(0, Math.max(0, cells.indexOf(cell)))) {
-      if (earlier.ran || (await earlier.execute())) continue;
-      cell.output.clear();
-      return cell.output.show("note", t("Not run: {}, which comes before, did not come to its end.", earlier.name));
-    }
-    await cell.execute();
   }
   /** Buttons for a block. docs/conf.py has put the comments above it, such as `<!-- raises: ... -->`, into its data. */
   function addBlock(block) {
@@ -153,8 +140,8 @@ const Live = (() => {
   }
 
   // ---- exercises
-  const KEY = "tinygrad_attn:", read = name => JSON.parse(localStorage.getItem(KEY + name)) ?? {};
-  const write = (name, value) => localStorage.setItem(KEY + name, JSON.stringify(value));
+  const answers = () => JSON.parse(localStorage.getItem("tinygrad_attn")) ?? {}, read = key => answers()[key] ?? {};
+  const write = changes => localStorage.setItem("tinygrad_attn", JSON.stringify({ ...answers(), ...changes }));
   const download = (name, text) => make("a", { href: URL.createObjectURL(new Blob([text])), download: name }).click();
 
   /** The answer to an exercise, kept in the browser under a key. */
@@ -163,15 +150,15 @@ const Live = (() => {
       super(make("pre"), t("exercise {}", name), stub);
       Object.assign(this, { exercise: name, key, visit: 0, sign: aside("") });
       this.edit.remove();
-      this.button("Mark", () => inTurn(() => this.mark()));
-      this.button(t("Save {}", `${name}.py`), () => download(`${name}.py`, this.text));
-      this.button("Copy link", () => this.link());
+      const saving = button(t("Save {}", `${name}.py`), () => download(`${name}.py`, this.text));
+      const marking = button("Mark", () => inTurn(() => this.mark()));
+      this.buttons.append(marking, saving, button("Copy link", () => this.link()));
     }
     /** Show the exercise after an element, below `more`. */
     async place(element, ...more) {
       const parts = [...more, this.pre, this.buttons, this.sign, this.output.box];
       element.after(make("div", { className: "live-exercise" }, ...parts));
-      await this.open(false).catch(error => this.output.show("error", error.message));
+      await this.open().catch(error => this.output.show("error", error.message));
       exercises.push(this);
       this.load();
     }
@@ -183,47 +170,41 @@ const Live = (() => {
     }
     changed() {
       super.changed();
-      if (this.text !== (read(this.key).text ?? this.original)) this.keep(false);
+      if (this.text !== (read(this.key).text ?? this.original)) this.keep({ text: this.text });
     }
-    keep(passed) {
-      write(this.key, { text: this.text, passed });
+    keep(answer) {
+      write({ [this.key]: answer });
       this.load();
     }
     restore() {
-      localStorage.removeItem(KEY + this.key);
-      super.restore();
-      this.load();
+      this.output.clear();
+      this.keep(undefined);
     }
     async link() {
       const code = encodeURIComponent(this.text), address = new URL(`#solution=${this.exercise}:${code}`, location);
       const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
       this.output.show("note", `${copied ? t("Copied: ") : ""}${address}`);
     }
-    async mark() {
-      let known = "", limit = 0, told, timer, slow, ok;
-      this.output.clear();
-      do { // again, in a new Python, if a check came to no end: it alone is lost
-        slow = undefined;
-        ok = await call("mark", [this.text, this.exercise, known, limit], (kind, text) => {
-          if (kind !== "told") return this.output.show(kind, text);
-          told = text;
-          clearTimeout(timer);
-          timer = setTimeout(() => { slow = told; stop(); }, LIVE.limit * 1000);
-        });
+    /** Mark it, in a new Python if a check came to no end, with the marks `known` before: it alone is lost. */
+    async mark(known = "", limit = 0) {
+      let timer, slow;
+      const told = text => {
         clearTimeout(timer);
-        [known, limit] = [slow, LIVE.limit];
-      } while (slow);
-      return ok === "stopped" ? this.output.show("note", t("Stopped.")) : this.keep(ok === true);
+        timer = setTimeout(() => { slow = text; stop(); }, LIVE.limit * 1000);
+      };
+      const ok = await call("mark", [this.text, this.exercise, known, limit], this.output, { told });
+      clearTimeout(timer);
+      if (slow) await this.mark(slow, LIVE.limit);
+      else if (ok !== undefined) this.keep({ text: this.text, passed: ok });
     }
   }
 
   /** An editor for an exercise, and one for another's answer, if the page's address or the browser has one. */
   async function addExercise(block, name, file) {
-    const folder = LIVE.words[page.lang] ? `exercises/${page.lang}` : "exercises", linked = `linked_${name}`;
-    const stub = await (await fetch(new URL(`${folder}/${file}.py`, here))).text();
+    const stub = await textOf(`exercises/${page.lang}/${file}.py`), linked = `linked_${name}`;
     const [, shared, code] = location.hash.match(/^#solution=(\w+):(.*)$/) ?? [];
     if (shared === name) {
-      write(linked, { text: decodeURIComponent(code) });
+      write({ [linked]: { text: decodeURIComponent(code) } });
       history.replaceState(null, "", location.pathname);
     }
     await new Exercise(name, stub).place(block);
@@ -232,26 +213,17 @@ const Live = (() => {
   }
   /** Practice: a button for each level makes a task, an exercise with hints. The page's table has the topics. */
   function addPractice(block) {
-    const exercise = new Exercise("practice", ""), { clear, show } = exercise.output, task = output(t("the task"));
-    const codes = [...document.querySelectorAll("td:first-child code")], topics = codes.map(code => new Option(code.textContent));
+    const exercise = new Exercise("practice", ""), task = output(t("the task"));
+    const topics = [...document.querySelectorAll("td:first-child code")].map(code => new Option(code.textContent));
     const topic = make("select", { ariaLabel: t("Topic") }, ...topics);
     let hints = 0, level = 1;
-    const another = wanted => inTurn(() => {
-      [level, hints] = [wanted, 0];
-      task.clear();
-      return call("practice", [topic.value, level], (kind, text) => {
-        if (kind !== "stub") return task.show(kind, text);
-        exercise.original = text;
-        exercise.restore();
-      });
-    });
-    exercise.button("Hint", () => inTurn(() => {
-      clear();
-      return call("hint", [exercise.text, (hints++ % 3) + 1], show);
-    }));
-    const levels = [1, 2, 3, 4, 5, 6].map(n => button(t("Level {}", n), () => another(n)));
+    const stub = text => { [hints, exercise.original] = [0, text]; exercise.restore(); };
+    const another = () => inTurn(() => call("practice", [topic.value, level], task, { stub }));
+    const hint = () => inTurn(() => call("hint", [exercise.text, (hints++ % 3) + 1], exercise.output));
+    const levels = [1, 2, 3, 4, 5, 6].map(n => button(t("Level {}", n), () => { level = n; another(); }));
+    exercise.buttons.append(button("Hint", hint));
     task.box.classList.add("formula");
-    exercise.place(block, row(topic, ...levels, button("Another one", () => another(level))), task.box);
+    exercise.place(block, row(topic, ...levels, button("Another one", another)), task.box);
   }
   /** In the course's table: which exercises are begun and which are done, and all answers as one file. */
   function showProgress(table) {
@@ -259,18 +231,16 @@ const Live = (() => {
       const { text, passed } = read(code.textContent);
       if (text) code.after(" ", passed ? t("✓ passed") : t("(begun)"));
     }
-    const keys = () => Object.keys(localStorage).filter(key => key.startsWith(KEY)).map(key => key.slice(KEY.length));
-    const answers = () => JSON.stringify(Object.fromEntries(keys().map(key => [key, read(key)])), null, 1);
-    const file = make("input", { type: "file", accept: ".json", hidden: true });
-    file.addEventListener("change", async () => {
+    async function load() {
       try {
         const found = JSON.parse(await file.files[0].text());
-        for (const [key, { text, passed }] of Object.entries(found)) write(key, { text, passed });
+        for (const [key, { text, passed }] of Object.entries(found)) write({ [key]: { text, passed } });
         location.reload();
       } catch { alert(t("This file is not one that Export has written.")); }
-    });
-    const saving = button("Export my answers", () => download("tinygrad_attn-answers.json", answers()));
-    table.after(row(saving, button("Import", () => file.click()), file));
+    }
+    const file = make("input", { type: "file", accept: ".json", hidden: true, onchange: load });
+    const save = () => download("tinygrad_attn-answers.json", JSON.stringify(answers(), null, 1));
+    table.after(row(button("Export my answers", save), button("Import", () => file.click()), file));
   }
 
   // ---- pages
@@ -288,7 +258,7 @@ const Live = (() => {
   }
   /** Show another live page in this one's place, so that Python need not be loaded again. */
   async function visit(url) {
-    const text = await (await fetch(url)).text(), next = new DOMParser().parseFromString(text, "text/html").documentElement;
+    const text = await textOf(url).catch(String), next = new DOMParser().parseFromString(text, "text/html").documentElement;
     if (!next.querySelector("script[src*='live/live.js']")) return location.reload();
     turn += 1; // what waits belongs to the page before
     page.lang = next.lang;

@@ -288,7 +288,7 @@ def drawn(grey: np.ndarray) -> np.ndarray | None:
 
 
 def digit(emit: Emit, grey: Any) -> bool:
-    """Read a drawing, bytes of grey, or for None any image that the model has not seen."""
+    """Read a drawing, four bytes a pixel, or for None any image that the model has not seen."""
     from tinygrad_attn.cli.demo import DigitClassifier, views
 
     if not hasattr(digit, "model"):
@@ -297,6 +297,12 @@ def digit(emit: Emit, grey: Any) -> bool:
     if grey is None:
         image = own_split(0).test_images[[np.random.default_rng().integers(360)]]
     else:
-        image = drawn(np.asarray(grey.to_py()))
-    emit("digit", "" if image is None else json.dumps(views(digit.model, image)[0]))
+        image = drawn(np.asarray(grey.to_py())[::4])
+    if image is None:
+        emit("digit", "")
+    else:
+        (view,) = views(digit.model, image)
+        best = np.argsort(view["scores"])[:-4:-1].tolist()
+        chances = ", ".join(f"{i}: {view['scores'][i]:.1%}" for i in best).replace("%", " %")
+        emit("digit", json.dumps(view | {"best": best[0], "chances": chances}))
     return True

@@ -243,8 +243,8 @@ def lay_out(
         shutil.copy(PACKAGE / path, static / name)
     folder = DOCS / "course" / "exercises"
     stubs = stubs or {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
-    for language in ("", *LANGUAGES):
-        (static / "exercises" / language).mkdir(exist_ok=True)
+    for language in ("en", *LANGUAGES):
+        (static / "exercises" / language).mkdir(parents=True, exist_ok=True)
         for name, text in stubs.items():
             said = in_language(text, language)
             (static / "exercises" / language / f"{name}.py").write_text(said, "utf-8")

@@ -1,11 +1,11 @@
 // Python in a worker, so that a page lives on while it computes. live_page.py has what it runs.
 "use strict";
 importScripts("settings.js");
-const { parts } = LIVE, fetchPlainly = self.fetch, early = new Map();
+const { parts } = LIVE, fetchPlainly = self.fetch;
 let loaded = 0, viz;
 
 const megabytes = bytes => (bytes / 1e6).toFixed(1);
-const say = (text, ...values) => postMessage({ kind: "status", text, values });
+const say = (...said) => postMessage(["status", ...said]);
 
 /** Fetch a part, and say how much there is of what every page's Python begins with. */
 async function load(part) {
@@ -18,17 +18,16 @@ async function load(part) {
   const body = answer.body.pipeThrough(new TransformStream({ transform })), headers = { "Content-Type": part.type };
   return new Response(part.gzip ? body.pipeThrough(new DecompressionStream("gzip")) : body, { headers });
 }
-// Pyodide asks for its files by name; it is given these, with their hashes checked.
-for (const [name, part] of Object.entries(parts)) if (!part.lazy) early.set(name, load(part));
+// Pyodide asks for its files by name, once; it is given these, with their hashes checked.
+const early = Object.values(parts).map(part => part.lazy || (part.answer = load(part)));
 self.fetch = (address, options) => {
-  const name = String(address.url ?? address).split("/").pop(), answer = early.get(name);
-  early.delete(name);
-  return answer ?? (parts[name] ? load(parts[name]) : fetchPlainly(address, options));
+  const part = parts[String(address.url ?? address).split("/").pop()];
+  return part ? part.answer ?? load(part) : fetchPlainly(address, options);
 };
 const script = async name => importScripts(URL.createObjectURL(await (await fetch(name)).blob()));
 
 async function start() {
-  await Promise.all(early.values());
+  await Promise.all(early);
   await script("pyodide.js");
   await script("pyodide.asm.js");
   const pyodide = await loadPyodide({ indexURL: LIVE.index, env: { MPLBACKEND: "Agg", HOME: "/home/pyodide" } });
@@ -51,7 +50,7 @@ async function prepare({ pyodide, page }, code) {
 }
 
 onmessage = async ({ data: { call, args, language } }) => {
-  const python = await ready, show = (kind, text) => postMessage({ kind, text });
+  const python = await ready, show = (...shown) => postMessage(shown);
   let ok = false;
   try {
     await prepare(python, String(args[0]));
@@ -61,5 +60,5 @@ onmessage = async ({ data: { call, args, language } }) => {
   } catch (error) {
     show("error", String(error.message ?? error));
   }
-  postMessage({ kind: "done", ok });
+  show("done", ok);
 };

@@ -147,6 +147,7 @@ ENGINE = [  # the step that finds it, what is changed, and what is said
         "a and b themselves, in this order",
     ),
     (2, "np.ones_like(self.data) if", "np.zeros_like(self.data) if", "begin with ones"),
+    (1, "(lambda g: g, lambda g: g)", "(lambda g: 1, lambda g: 1)", "g is missing"),
     (2, ADD, "coming[id(parent)] = share", "it gets two contributions. Add them up"),
     (
         3,
@@ -217,6 +218,13 @@ ENGINE = [  # the step that finds it, what is changed, and what is said
 ]
 NETWORK = [
     (8, "(x @ w1 + b1).tanh()", "(x @ w1 + b1)", "The tanh is missing"),
+    (
+        8,
+        "scores.data.max(axis=1, keepdims=True)",
+        "scores.data.max()",
+        "the largest score of each row",
+    ),
+    (8, "losses.append(loss.data.item())", "losses.append(loss)", "a list of plain numbers"),
     (8, "scores - scores.data.max(axis=1, keepdims=True)", "scores - 0.0", "e^1000 is infinite"),
     (8, STEP, "            p = Tensor(p.data - lr * p.grad)", "Nothing is learned"),
     (
@@ -245,6 +253,18 @@ def test_a_wrong_rule_costs_its_own_checks_alone(marker, tmp_path):
     assert off and all(
         line.name.startswith("7 ") and line.name.endswith(": a") or not line.weight for line in off
     )
+
+
+def test_a_wrong_loss_costs_its_own_checks_alone(marker, tmp_path):
+    """The training is marked with the right loss, and the parameters without the list of losses."""
+    for right, wrong, costs in (
+        ("(shifted * onehot).sum(axis=1)).mean()", "(shifted * onehot).sum(axis=1)).sum()", 2),
+        ("losses.append(loss.data.item())", "losses.append(loss)", 1),
+    ):
+        path = tmp_path / "mine.py"
+        path.write_text(changed(SOLUTION, right, wrong), "utf-8")
+        marks = marker.mark(marker.find("engine, step 8"), path)
+        assert sum(not line.ok and line.weight > 0 for line in marks.lines) == costs, str(marks)
 
 
 def test_a_step_is_marked_alone(marker, tmp_path):

@@ -68,7 +68,7 @@ def test_a_page_holds_no_solution(tmp_path):
     archive = zipfile.ZipFile(live / "tinygrad_attn.zip")
     assert not [name for name in archive.namelist() if "solutions" in name]
     packed = archive.read("docs/course/marking/own.json").decode()
-    stub = (live / "exercises" / "both.py").read_text("utf-8")
+    stub = (live / "exercises" / "en" / "both.py").read_text("utf-8")
     for text in (packed, stub):
         assert "SOLUTION" not in text and ".mean(axis" not in text and "np.tanh" in text
     page = (tmp_path / "page" / "index.html").read_text("utf-8")

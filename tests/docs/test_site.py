@@ -22,14 +22,20 @@ INSIDE = """() => {
 }"""
 PRACTICE = """async () => {
   const found = [];
-  await Live.call("practice", ["norms", 3], (kind, text) => found.push(text));
+  await Live.call("practice", ["norms", 3], { clear() {}, show: (kind, text) => found.push(text) });
   return found;
 }"""
 MARK = """async ([text, name]) => {
   let said = "";
-  await Live.call("mark", [text, name, "", 0], (kind, text) => { if (kind === "text") said += text; });
+  const show = (kind, text) => { if (kind === "text") said += text; };
+  await Live.call("mark", [text, name, "", 0], { clear() {}, show });
   return said;
 }"""
+
+
+def test_the_scripts_of_the_site_and_of_the_pictures_are_few():
+    scripts = [*make_site.HERE.glob("*.js"), *(ROOT / "tinygrad_attn").rglob("*.js")]
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in scripts) <= 650
 
 
 @pytest.fixture(scope="module")

@@ -39,11 +39,13 @@ def inside():
             [[[f" {answer}{n}{t}{i}", 0.3] for i in range(5)] for t in range(3)] for n in range(4)
         ],
         "saliency": {"gradient": [0.1, 2.0, 1.0], "times": [0.5, -0.25, 0.125]},
+        "head": [1, 1],
         "effects": {"mean": table(3, 2), "zero": [[0, 0], [0, -2.5], [0, 0]]},
         "weights": base64.b64encode(weights.tobytes()).decode(),
     }
     test = {"heads": [[1, 1], [2, 0]], "whole": 2.0, "without": -1.0, "controls": [1.5, 2.5]}
     names = {"sentences": [["Mary", " and"], ["John", " and"]], "names": ["Mary", "John"]}
+    names["places"] = ["John from Mary", "and"]
     data = {
         "scores": {
             name: rng.random((3, 2)).round(3).tolist()

@@ -233,8 +233,8 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path):
     data = json.loads(re.search(r'id="steps">(.*?)</script>', page, re.S).group(1))
     assert [r["op"] for r in data] == ["sum", "multiply", "exp"]
     for step in data:
-        assert f'id="n{step["box"]}"' in page and all(f'id="e{i}"' in page for i in step["arrows"])
-    assert data[2]["contributions"][0]["first"] is False and data[2]["arrows"] == [0]
+        assert step["now"][0] == f"n{step['box']}" and all(f'id="{i}"' in page for i in step["now"])
+    assert data[2]["contributions"][0]["first"] is False and data[2]["now"][1:] == ["e0"]
     assert 'type="range"' in page and "ArrowRight" in page and "aria-live" in page
 
 

@@ -143,8 +143,8 @@ class Names(Listener):
         """Note the names of values from the variables of the running functions."""
         general = GENERAL.split()
         for frame in frames():
-            variables, users = frame.f_locals, not is_in(frame, PACKAGE)
-            for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
+            users = not is_in(frame, PACKAGE)
+            for name, x in frame.f_locals.items() if users or is_in(frame, *NAMING_FILES) else ():
                 if users or name not in general:
                     note(x, USER if users else VARIABLE, name)
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))

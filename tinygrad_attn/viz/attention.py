@@ -166,17 +166,24 @@ def _called(function, *inputs, batched):
             raise ValueError(f"{name} applies dropout; call model.eval() first.")
         products = [(inputs, output) for op, inputs, output in ops if op == "matmul"]
         ((q, k_transposed), score), *_, ((weights, v), output) = products
-        values = dict(q=q, k=k_transposed.mT, v=v, score=score, weights=weights, output=output)
+        found = {op: (inputs, output) for op, inputs, output in ops}
+        (_, scale), scaled = found["multiply"]
+        values = dict(q=q, k=k_transposed.mT, v=v, score=score, scaled=scaled)
+        values |= dict(powers=found["exp"][1], weights=weights, output=output)
         numbers = {key: _one(x, key, batched) for key, x in values.items()}
         for key in "qkv":
             if not np.isfinite(numbers[key]).all():
                 raise ValueError(f"{key} contains NaN or Inf; ta.detect_anomaly() finds the op.")
-        operands = {op: inputs for op, inputs, _ in ops}
-        scale = float(operands["multiply"][1])
-        if {"where", "add"} & operands.keys():  # what the mask added
-            masked = _one(operands["subtract"][0], "scores", batched)
-            numbers["mask"] = np.round(masked - numbers["score"] * scale, 5) + 0.0
-        yield {"name": name, "scale": scale, **{key: _lists(x) for key, x in numbers.items()}}
+        if {"where", "add"} & found.keys():
+            masked = _one(found["subtract"][0][0], "scores", batched)
+            numbers |= {"mask": np.round(masked - numbers["scaled"], 5) + 0.0, "masked": masked}
+        added = " + mask" if "mask" in numbers else ""
+        formula = (
+            f"output = softmax(q kᵀ × scale{added}) v, with scale = {scale:.6g} and "
+            f"D = {numbers['q'].shape[-1]}."
+        )
+        lists = {key: _lists(x) for key, x in numbers.items()}
+        yield {"name": name, "formula": formula, "scale": float(scale), **lists}
 
 
 def _as_tensor(x):

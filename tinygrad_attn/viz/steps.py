@@ -1,5 +1,6 @@
 """`backward_steps`: run a backward pass and record every step."""
 
+import functools
 import html
 import os
 from typing import NamedTuple
@@ -49,6 +50,7 @@ class _StepListener(Listener):
         self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
+        self.code_of = functools.cache(rules.code)  # reads a file, the same for every call of an op
 
     def pulled(self, y, node, g, i, x, contribution, total):
         """Add a contribution to the step for the op that produced it."""
@@ -62,7 +64,7 @@ class _StepListener(Listener):
         name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
         first = number not in self.seen
         self.seen.add(number)
-        said = rules.letter(op, i), rules.rule(op, i), rules.code(op, i)
+        said = rules.letter(op, i), rules.rule(op, i), self.code_of(op, i)
         added = copy(contribution), copy(total), first, values.cells(x._data)
         self.steps[-1].contributions.append(Contribution(i, number, name, *added, *said))
 
@@ -90,7 +92,8 @@ class Steps(list[Step]):
     def html(self) -> Page:
         """Return a page that steps through the backward pass, or through its first 1,000 steps."""
         note = f"This page has the first {MOST:,} of {len(self):,} steps." * (len(self) > MOST)
-        shown = [self._as_dict(step) for step in self[:MOST]]
+        arrows = {(a.source, a.target, a.index): i for i, a in enumerate(self.picture.arrows)}
+        shown = [self._as_dict(step, arrows) for step in self[:MOST]]
         return page(
             "Backward, step by step",
             "steps",
@@ -108,22 +111,29 @@ class Steps(list[Step]):
     def _repr_html_(self):
         return self.html()._repr_html_()
 
-    def _as_dict(self, step):
-        """Return the data of a step for the page's script."""
-        arrows = self.picture.arrows
-        numbers = {(a.source, a.target, a.index): i for i, a in enumerate(arrows)}
-        drawn = [numbers[c.box, step.box, c.place] for c in step.contributions]
+    def _as_dict(self, step, arrows):
+        """Return the data of a step for the page's script. `arrows` numbers them by their ends."""
+        drawn = [arrows[c.box, step.box, c.place] for c in step.contributions]
         inputs = [
             c._asdict() | {
                 "value": values.cells(c.value), "total": values.cells(c.total),
-                "sum": values.gradient(c.total), "summed": "->" in arrows[i].label,
+                "sum": values.gradient(c.total),
+                "formula": _formula(c, "->" in self.picture.arrows[i].label),
             }
             for c, i in zip(step.contributions, drawn)
         ]  # fmt: skip
         return step._asdict() | {
-            "incoming": values.cells(step.incoming), "contributions": inputs, "arrows": drawn,
+            "incoming": values.cells(step.incoming), "contributions": inputs,
+            "now": [f"n{step.box}", *(f"e{i}" for i in drawn)],
             "title": self.picture.boxes[step.box].title,
         }  # fmt: skip
+
+
+def _formula(c, summed):
+    """Return the rule of a contribution as an equation, or nothing if it is a longer function."""
+    added = "=" if c.first else "+="
+    to = f", summed to {c.operand['shape']}" if summed else ""
+    return c.rule and f"∂L/∂{c.letter} {added} {c.rule}{to}"
 
 
 def backward_steps(

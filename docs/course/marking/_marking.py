@@ -21,7 +21,7 @@ from _compare import Line, compare
 from _points import points, table
 from _rules import VAGUE, Rule, WrongForm, explanation, line_of, names_of, numbers
 from _watch import library_calls
-from _words import about_shape, about_shapes, misplaced, scaled, short, unchanged
+from _words import about_shape, about_shapes, cut_off, differing, misplaced, scaled, unchanged
 
 import tinygrad_attn as ta
 
@@ -106,7 +106,7 @@ def exercise(
 
 
 NAN = (
-    "NaN comes from 0 / 0, from inf - inf, or from the root or the logarithm of a negative number; "
+    "NaN comes from 0 / 0, from 0 * inf, from inf - inf, or from the root or the logarithm of a negative number; "
     "Inf from x / 0 or from e^x for a large x."
 )
 
@@ -323,6 +323,7 @@ class Marks:
         expected: Any,
         *,
         mistakes: Mapping[str, Any] | None = None,
+        about: Callable[[Any, Any], str] = lambda found, expected: "",
         hint: str = "",
         atol: float = 1e-6,
         rtol: float = 1e-5,
@@ -330,7 +331,7 @@ class Marks:
         of: str = "",
     ) -> None:
         """Check that |mine() - expected| is small. `mistakes` maps help texts to the values that
-        common mistakes would give. `of` names the part of the answer that is judged.
+        common mistakes would give, and `about(found, expected)` explains others. `of` names the part of the answer that is judged.
         """
         if self.begin(name, weight, of):
             return None
@@ -352,18 +353,19 @@ class Marks:
         if self.last_call and not listed:
             called, value, arguments = self.last_call
             said = unchanged(called, value, arguments())
-        said = said or misplaced(found, expected) or scaled(found, expected)
+        general = (say(found, expected) for say in (cut_off, about, misplaced, scaled))
+        said = said or next(filter(None, general), "")
         hint = hint or (NAN if "NaN" in line.verdict and not said else "")
         shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
         alike = shapes[0] == shapes[1]
-        numbers = f"expected\n{short(expected)}\nfound\n{short(found)}" if alike else ""
-        about = (
+        numbers = differing(found, expected) if alike else ""
+        of_shape = (
             ""
             if alike
             else f"The shape is {shapes[0]}, but it should be {shapes[1]}. {about_shape(*shapes)}"
         )
-        line.rank = 4 if said else 3 if about or ": " in line.verdict else 1
-        return self.failed(name, line, "\n\n".join(filter(None, [said, about, hint, numbers])))
+        line.rank = 4 if said else 3 if of_shape or ": " in line.verdict else 1
+        return self.failed(name, line, "\n\n".join(filter(None, [said, of_shape, hint, numbers])))
 
     def gradient(
         self,
@@ -460,7 +462,8 @@ class Marks:
         verdict, text = self.explain(error)
         if isinstance(error, NotWritten):
             return self.failed(name, verdict, text, rank=0)
-        text = "\n\n".join(filter(None, [text, hint * (hint not in text)]))
+        needed = hint not in text and not isinstance(error, Wrong)  # which says it all
+        text = "\n\n".join(filter(None, [text, hint * needed]))
         return self.failed(name, verdict, text, rank=getattr(error, "rank", 3))
 
     def explain(self, error: BaseException) -> tuple[str, str]:
@@ -474,11 +477,12 @@ class Marks:
                 f"syntax error in line {error.lineno}",
                 f"{error.msg}: {(error.text or '').strip()}",
             )
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(self.file)
+        frames = [
+            (line, frame.f_code)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename == str(self.file)
         ]
+        lines = [line for line, _ in frames]
         where = f" in line {lines[-1]}" if lines else ""
         what = (
             "the recursion is too deep; a loop has no such limit"
@@ -487,8 +491,9 @@ class Marks:
         )
         notes = list(filter(None, dict.fromkeys(getattr(error, "__notes__", ()))))
         line = linecache.getline(str(self.file), lines[-1]) if lines else ""
+        source = inspect.getsource(frames[-1][1]) if line else ""
         text = f"{type(error).__name__}{f' in line {lines[-1]} of {self.file.name}' if lines else ''}: {what}"
-        said = filter(None, [about_shapes(what, line, " ".join(notes)), text, *notes])
+        said = filter(None, [about_shapes(what, line, source, " ".join(notes)), text, *notes])
         return f"raises {type(error).__name__}{where}", "\n".join(said)
 
 

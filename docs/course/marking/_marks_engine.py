@@ -260,7 +260,8 @@ def _(marks: Marks) -> None:
     marks.reference(users_first=users_first)
     order, backward = marks.function("users_first"), marks.function("backward")
 
-    def listed(nodes: list[Node]) -> bool:
+    def listed(nodes: list[Node]) -> list[Node]:
+        """Return the learner's list, if it has each node once."""
         found = list(order(nodes[-1]))
         if len(found) != len(set(map(id, found))):
             raise Wrong(f"A node is listed twice: {found[:9]}")
@@ -268,14 +269,26 @@ def _(marks: Marks) -> None:
             raise Wrong(
                 f"{len(found)} nodes are listed, but {len(nodes)} lead to the result: {found[:9]}"
             )
+        return found
+
+    def early(found: list[Node]) -> list[tuple[Node, Node]]:
+        """Return the nodes that come before one of their users, with this user."""
         place = {id(node): i for i, node in enumerate(found)}
-        for node in nodes:
-            for parent in node._parents:
-                if place[id(parent)] < place[id(node)]:
-                    raise Wrong(
-                        f"{parent} comes before its user {node}, so its gradient is still incomplete "
-                        f"when it is passed on: {found[:9]}"
-                    )
+        pairs = [(parent, node) for node in found for parent in node._parents]
+        return [pair for pair in pairs if place[id(pair[0])] < place[id(pair[1])]]
+
+    def ordered(nodes: list[Node]) -> bool:
+        found = listed(nodes)
+        for parent, node in early(found):
+            if not early(found[::-1]):
+                raise Wrong(
+                    f"The list is reversed: {found[:9]}. It begins with `last`, and each node comes "
+                    "before its parents."
+                )
+            raise Wrong(
+                f"{parent} comes before its user {node}, so its gradient is still incomplete "
+                f"when it is passed on: {found[:9]}"
+            )
         return True
 
     def gradients(nodes: list[Node]) -> list[float]:
@@ -290,7 +303,7 @@ def _(marks: Marks) -> None:
     marks.idea("every user comes before what it uses", 4, main=True)
     marks.that(
         "a diamond, both ways",
-        lambda: all(listed(diamond(mirrored)) for mirrored in both_ways),
+        lambda: all(ordered(diamond(mirrored)) for mirrored in both_ways),
         "",
     )
     marks.idea("each node once, however often it is used", 2)
@@ -361,6 +374,11 @@ def _(marks: Marks) -> None:
             ),
             "This is the slope of e^x. The derivative of log(1 + e^x) is e^x / (1 + e^x), by the chain rule.": (
                 lambda g, y, x: g * np.exp(x)
+            ),
+            "y (1 - y) is the slope of the sigmoid at its output y, but this function is not the sigmoid. The derivative of "
+            "log(1 + e^x) is e^x / (1 + e^x), by the chain rule.": lambda g, y, x: g * y * (1 - y),
+            "The chain rule is missing: the slope of log(z) is 1 / z at z = 1 + e^x, times the slope of z, e^x.": (
+                lambda g, y, x: g / (1 + x)
             ),
             "This is g / (1 + e^x). Check the sign of the exponent, or the factor e^x of the chain rule.": lambda g, y, x: (
                 g / (1 + np.exp(x))
@@ -632,6 +650,9 @@ def _(marks: Marks) -> None:
             "The result is -inf where an element is not allowed, but it should be 0 there.": np.where(
                 allowed, logs, -np.inf
             ),
+            "The result is NaN where an element is not allowed, because 0 * -inf is NaN. Choose with np.where instead.": np.where(
+                allowed, logs, np.nan
+            ),
             "The sum is right, but the result should be 0 where an element is not allowed.": x
             - np.log(row_sum(np.exp(x) * allowed)),
             "The mask is upside down. It is True where an element is allowed.": np.where(
@@ -647,8 +668,20 @@ def _(marks: Marks) -> None:
             my_log, np.array([[0.0, 1000.0, 9.0]]), allowed=np.array([[True, True, False]])
         ),
         [[-1000.0, 0.0, 0.0]],
-        hint="A softmax of 0 has no logarithm, so do not compute the softmax and then its logarithm. Subtract "
-        "the largest allowed score, and then the logarithm of the sum.",
+        mistakes={
+            **either(
+                "A softmax of 0 has no logarithm, so do not compute the softmax and then its logarithm. Subtract "
+                "the largest allowed score, and then the logarithm of the sum.",
+                *([[-np.inf, 0.0, last]] for last in (0.0, -np.inf, np.nan)),
+            ),
+            "The result is -inf where an element is not allowed, but it should be 0 there.": [
+                [-1000.0, 0.0, -np.inf]
+            ],
+            "The result is NaN where an element is not allowed, because 0 * -inf is NaN. Choose with np.where instead.": [
+                [-1000.0, 0.0, np.nan]
+            ],
+        },
+        hint="e^1000 is Inf. First subtract the largest allowed score of each row (keepdims=True).",
     )
     seen = lambda g, allowed: np.where(allowed, g, 0)
     marks.idea("what is masked has no gradient and no weight", 1)

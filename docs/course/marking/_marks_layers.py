@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -25,22 +26,20 @@ def _(marks: Marks) -> None:
     lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # eps is large, so that its place matters
     start = np.array([1.0, -2.0, 0.5])
 
-    def right(steps: int, variant: str = "") -> dict[str, np.ndarray]:
+    def right(
+        steps: int,
+        one: float = beta1,
+        two: float = beta2,
+        of_m: bool = False,
+        correction: Callable = lambda beta, t: 1 - beta**t,
+        root: Callable = lambda v: np.sqrt(v) + eps,
+        rate: float = lr,
+    ) -> dict[str, np.ndarray]:
         p, m, v = start, np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
-            one = 1 - beta1 if variant == "exchanged" else beta1
-            two = {"exchanged": 1 - beta2, "same": beta1}.get(variant, beta2)
             m = one * m + (1 - one) * g
-            v = two * v + (1 - two) * (m if variant == "moment" else g) ** 2
-            at = 1 if variant == "first" else t + (variant == "late")
-            a, b = (
-                (m, v) if variant == "uncorrected" else (m / (1 - beta1**at), v / (1 - beta2**at))
-            )
-            p = p - (1 if variant == "long" else lr) * a / (
-                np.sqrt(b + eps)
-                if variant == "eps"
-                else (b if variant == "no root" else np.sqrt(b)) + eps
-            )
+            v = two * v + (1 - two) * (m if of_m else g) ** 2
+            p = p - rate * m / correction(beta1, t) / root(v / correction(beta2, t))
         return {"p": p, "m": m, "v": v}
 
     def mine(steps: int) -> dict[str, np.ndarray]:
@@ -55,9 +54,10 @@ def _(marks: Marks) -> None:
                 )
             p, m, v = found
         expected = right(steps)
-        if np.allclose(m, expected["m"]) != np.allclose(
-            v, expected["v"]
-        ):  # one mistake costs itself
+        off = {
+            name for name, x in (("p", p), ("m", m), ("v", v)) if not np.allclose(x, expected[name])
+        }
+        if "p" in off and off & {"m", "v"} and np.any(m) and np.any(v):  # p is judged by these
             with np.errstate(all="ignore"):
                 root = np.sqrt(v / (1 - beta2**steps))
                 p = p - (before - lr * m / (1 - beta1**steps) / (root + eps)) + expected["p"]
@@ -80,36 +80,47 @@ def _(marks: Marks) -> None:
     corrected = "The factor 1 - beta is missing, or this is the corrected {0}, which is only for the update of p."
     squares = gradients[0] ** 2
     marks.idea("running means of the gradient and of its square", 2)
+    exchanged = partial(right, one=1 - beta1, two=1 - beta2)
+    turned = "beta and 1 - beta are exchanged: the old mean is multiplied by beta."
     for steps in (1, 5):
-        not_squared = {"The gradient is not squared.": (1 - beta2) * gradients[0]}
+        check(steps, "m", {corrected.format("m"): gradients[0], turned: exchanged(steps)["m"]})
         of_v = {
-            "v is a mean of the squares of g, not of m.": right(steps, "moment")["v"],
-            "This has beta1. The mean of the squares has beta2.": right(steps, "same")["v"],
+            corrected.format("v"): squares,
+            "The gradient is not squared.": (1 - beta2) * gradients[0],
+            "v is a mean of the squares of g, not of m.": right(steps, of_m=True)["v"],
+            "This has beta1. The mean of the squares has beta2.": right(steps, two=beta1)["v"],
+            turned: exchanged(steps)["v"],
         }
-        turned = "beta and 1 - beta are exchanged: the old mean is multiplied by beta."
-        check(
-            steps,
-            "m",
-            {corrected.format("m"): gradients[0], turned: right(steps, "exchanged")["m"]},
-        )
-        of_v[turned] = right(steps, "exchanged")["v"]
-        check(steps, "v", {corrected.format("v"): squares, **not_squared, **of_v})
+        check(steps, "v", of_v)
     marks.idea("a step by the corrected means", 3, main=True)
+    corrections: dict[str, Callable] = {
+        "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": (
+            lambda beta, t: 1
+        ),
+        "The correction is the same at each step here. It is 1 - beta^t, with the number of the step.": (
+            lambda beta, t: 1 - beta
+        ),
+        "The correction has the power beta^t, beta**t. This is beta times t.": (
+            lambda beta, t: 1 - beta * t
+        ),
+        "t is counted from 1 already: the correction is 1 - beta^t, not 1 - beta^(t + 1).": (
+            lambda beta, t: 1 - beta ** (t + 1)
+        ),
+    }
+    roots: dict[str, Callable] = {
+        "eps is under the root. Add it to the root.": lambda v: np.sqrt(v + eps),
+        "eps is missing. Add it to the root.": np.sqrt,
+        "The square root of v is missing.": lambda v: v + eps,
+    }
     for steps in (1, 5):
-        wrong = {
-            "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": "uncorrected",
-            "eps is under the root. Add it to the root.": "eps",
-            "The square root of v is missing.": "no root",
-            "The learning rate lr is missing.": "long",
-            "The correction is the same at each step here. It is 1 - beta^t, with the number of the step.": "first",
-        }
-        late = {
-            "t is counted from 1 already: the correction is 1 - beta^t, not 1 - beta^(t + 1).": right(
-                steps, "late"
-            )["p"]
-        }
-        uphill = late | {"The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"]}
-        check(steps, "p", {text: right(steps, key)["p"] for text, key in wrong.items()} | uphill)
+        with np.errstate(all="ignore"):
+            wrong = {
+                **{text: right(steps, correction=f)["p"] for text, f in corrections.items()},
+                **{text: right(steps, root=f)["p"] for text, f in roots.items()},
+                "The learning rate lr is missing.": right(steps, rate=1)["p"],
+                "The step goes uphill. Subtract it from p.": right(steps, rate=-lr)["p"],
+            }
+        check(steps, "p", wrong)
     old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
     given = [array.copy() for array in old]
     marks.that(
@@ -129,11 +140,11 @@ def _(marks: Marks) -> None:
 def _(marks: Marks) -> None:
     marks.idea("scores, weights and output", 3, main=True)
     attention = marks.function("attention")
-    q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
-    dots = q @ k.swapaxes(-1, -2)
+    q, k, v = random(4, 3), random(4, 3, seed=1), random(4, 5)
+    dots = q @ k.T
     soft = lambda s, axis=-1: F.softmax(s, axis=axis)
     scores, free = dots / np.sqrt(3), np.tril(np.ones((4, 4), bool))
-    weights = soft(scores)
+    weights, e = soft(scores), np.exp(scores)
     masked = soft(np.where(free, scores, -np.inf))
 
     def part(name: str, **settings: bool) -> Callable[[], Any]:
@@ -153,6 +164,19 @@ def _(marks: Marks) -> None:
 
         return look
 
+    def output(**settings: bool) -> Callable[[], Any]:
+        """Return the output, judged by the learner's own weights if they are wrong."""
+
+        def look() -> Any:
+            found, right = part("output", **settings)(), masked if settings else weights
+            own = part("weights", **settings)()
+            fits = np.shape(own) == right.shape and np.any(own)
+            if fits and np.allclose(found, np.asarray(own) @ v):
+                return right @ v
+            return found
+
+        return look
+
     marks.compare(
         "scores",
         part("scores"),
@@ -162,9 +186,7 @@ def _(marks: Marks) -> None:
             "The scores are divided by sqrt(T), where T is the number of positions. Divide them by sqrt(D), where D is the size of a query.": dots
             / np.sqrt(4),
             "The scores are not scaled. Divide them by sqrt(D).": dots,
-            "The scores are transposed. Each row should belong to a query, and each column to a key.": scores.swapaxes(
-                -1, -2
-            ),
+            "The scores are transposed. Each row should belong to a query, and each column to a key.": scores.T,
         },
     )
     marks.compare(
@@ -172,15 +194,17 @@ def _(marks: Marks) -> None:
         part("weights"),
         weights,
         mistakes={
-            "The weights are normalised over the queries. For each query they should sum to 1 over the keys, the last axis.": soft(
-                scores, -2
-            ),
-            "The weights are normalised over the first axis. For each query they should sum to 1 over the keys, the last axis.": soft(
+            "The weights are normalised over the queries, over the first axis. For each query they should sum to 1 over the keys, the last axis.": soft(
                 scores, 0
             ),
+            "All weights together sum to 1. For each query they should sum to 1 over the keys, the last axis.": soft(
+                scores, None
+            ),
+            "Each column is divided by the sum of a row, because sum() has removed its axis: keepdims=True keeps it.": e
+            / e.sum(axis=-1),
         },
     )
-    marks.compare("output", part("output"), weights @ v)
+    marks.compare("output", output(), weights @ v)
     marks.idea("the causal mask", 1)
     marks.compare(
         "causal scores",
@@ -216,22 +240,23 @@ def _(marks: Marks) -> None:
             ),
         },
     )
-    marks.compare("causal output", part("output", causal=True), masked @ v)
+    marks.compare("causal output", output(causal=True), masked @ v)
     marks.idea("any number of keys and axes", 1)
-    few, stacked = (q[:, :2], k, v), tuple(np.stack([x, 1 - x]) for x in (q, k, v))
-    attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
+    stacked = random(2, 3, 4, 3), random(2, 3, 4, 3, seed=1), random(2, 3, 4, 5)
     marks.compare(
         "more keys than queries",
-        lambda: attention(*few)["output"],
-        attended(*few),
+        lambda: attention(q[:2], k, v)["output"],
+        weights[:2] @ v,
         hint="There may be more keys than queries. If q is (T, D) and k is (S, D), the scores are (T, S).",
     )
-    marks.compare(
-        "more axes in front",
-        lambda: attention(*stacked)["output"],
-        attended(*stacked),
-        hint="There may be any number of axes before the last two. k.swapaxes(-1, -2) does not touch them.",
-    )
+    for causal in (False, True):
+        marks.compare(
+            "causal, more axes in front" if causal else "more axes in front",
+            lambda causal=causal: attention(*stacked, causal=causal)["output"],
+            F.scaled_dot_product_attention(*stacked, is_causal=causal),
+            hint="There may be any number of axes before the last two. k.swapaxes(-1, -2) does not touch them, and a mask "
+            "has the shape of the last two axes of the scores.",
+        )
     of_attention(marks)
 
 
@@ -248,13 +273,11 @@ def of_attention(marks: Marks) -> None:
     marks.reference(scaled=scaled, linear=linear)
     q, k, v, scale = random(3, 2), random(4, 2, seed=1), random(4, 5), np.array(0.8)
 
-    def by_scores(g: Any, q: Any, k: Any, v: Any, scale: Any, transposed: bool = False) -> Any:
-        p, by_weights = F.softmax(scale * (q @ k.T)), g @ v.T
-        sums = (by_weights * p).sum(axis=0 if transposed else -1, keepdims=True)
-        return p * (by_weights - sums)
-
-    def rule(g: Any, y: Any, scale: Any) -> Any:
-        return (by_scores(g, q, k, v, scale) * (q @ k.T)).sum()
+    def rule(g: Any, scale: Any, axis: Any = -1, normalised: Any = -1) -> Any:
+        """Return the products of the rule, to be summed; the axes are those of the sum and of softmax."""
+        p, by_weights = F.softmax(scale * (q @ k.T), axis=normalised), g @ v.T
+        sums = (by_weights * p).sum(axis=axis, keepdims=True)
+        return p * (by_weights - sums) * (q @ k.T)
 
     def scale_rule(g: Any, y: Any, *inputs: Any) -> Any:
         return marks.function("scaled_vjp_scale")(g, y, q, k, v, *inputs)
@@ -263,32 +286,42 @@ def of_attention(marks: Marks) -> None:
     learned.__name__, scale_rule.__name__ = "scaled", "scaled_vjp_scale"
     marks.idea("back through the softmax, to a learned scale", 2)
     p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
+    mistakes = {
+        "The dot products are missing: the slope of scale * q k^T with respect to the scale is q k^T.": (
+            lambda g, y, scale: rule(g, scale) / (q @ k.T)
+        ),
+        "This multiplies by the scores. The slope of scale * q k^T with respect to the scale is q k^T, without the "
+        "scale.": lambda g, y, scale: scale * rule(g, scale),
+        "The softmax is missing: its rule stands between the product with v and the scale.": (
+            lambda g, y, scale: g @ v.T * (q @ k.T)
+        ),
+        "The sum in the rule of softmax is missing. Each weight depends on all scores of its query.": (
+            lambda g, y, scale: p_times(g, scale) * (q @ k.T)
+        ),
+        "Softmax has only its diagonal here, p (1 - p). Each weight depends on all scores of its query.": (
+            lambda g, y, scale: p_times(g, scale) * (1 - F.softmax(scale * (q @ k.T))) * (q @ k.T)
+        ),
+        "The sum in the rule of softmax is over the queries. It is over the keys of each query.": (
+            lambda g, y, scale: rule(g, scale, axis=0)
+        ),
+        "The sum in the rule of softmax is over all elements. It is over the keys of each query, the last axis.": (
+            lambda g, y, scale: rule(g, scale, axis=None)
+        ),
+        **either(
+            "The softmax is over all elements. Each query has its own: the sums are over the keys, the last axis.",
+            lambda g, y, scale: rule(g, scale, normalised=None),
+            lambda g, y, scale: rule(g, scale, axis=None, normalised=None),
+        ),
+        "The softmax is over the queries. It is over the keys, the last axis.": (
+            lambda g, y, scale: rule(g, scale, normalised=0)
+        ),
+    }
     marks.gradient(
         "rule of scaled: scale",
         learned,
         scale,
         mistakes={
-            "The dot products are missing: the slope of scale * q k^T with respect to the scale is q k^T.": (
-                lambda g, y, scale: by_scores(g, q, k, v, scale).sum()
-            ),
-            "This multiplies by the scores. The slope of scale * q k^T with respect to the scale is q k^T, without the "
-            "scale.": lambda g, y, scale: scale * rule(g, y, scale),
-            "The softmax is missing: its rule stands between the product with v and the scale.": (
-                lambda g, y, scale: (g @ v.T * (q @ k.T)).sum()
-            ),
-            "The sum in the rule of softmax is missing. Each weight depends on all scores of its query.": (
-                lambda g, y, scale: (p_times(g, scale) * (q @ k.T)).sum()
-            ),
-            "Softmax has only its diagonal here, p (1 - p). Each weight depends on all scores of its query.": (
-                lambda g, y, scale: (
-                    (p_times(g, scale) * (1 - F.softmax(scale * (q @ k.T)))) * (q @ k.T)
-                ).sum()
-            ),
-            "The sum in the rule of softmax is over the queries. It is over the keys of each query.": (
-                lambda g, y, scale: (
-                    by_scores(g, q, k, v, scale, transposed=True) * (q @ k.T)
-                ).sum()
-            ),
+            text: lambda g, y, scale, f=f: f(g, y, scale).sum() for text, f in mistakes.items()
         },
     )
 
@@ -331,23 +364,26 @@ def of_attention(marks: Marks) -> None:
 @exercise(10, "heads", "split the embedding into heads, and join them again")
 def _(marks: Marks) -> None:
     split, merge = marks.function("split_heads"), marks.function("merge_heads")
-    x = random(2, 3, 8)
-    heads = x.reshape(2, 3, 4, 2).swapaxes(1, 2)
+    x = random(2, 5, 12)
+    heads = x.reshape(2, 5, 4, 3).swapaxes(1, 2)
     marks.idea("each head is a block of columns", 2, main=True)
     marks.compare(
-        "split_heads, 4 heads of 2",
+        "split_heads, 4 heads of 3",
         lambda: split(x, 4),
         heads,
         mistakes={
             "A reshape alone gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(
-                2, 4, 3, 2
+                2, 4, 5, 3
             ),
             "The head index varies fastest here. Each head should be a block of neighbouring columns.": x.reshape(
-                2, 3, 2, 4
+                2, 5, 3, 4
             ).transpose(0, 3, 1, 2),
             "Heads and time are exchanged: this is (B, T, H, D). Swap the axes T and H.": x.reshape(
-                2, 3, 4, 2
+                2, 5, 4, 3
             ),
+            "The number of heads and the size of a head are exchanged. Reshape to (B, T, heads, E // heads).": x.reshape(
+                2, 5, 3, 4
+            ).swapaxes(1, 2),
         },
     )
     marks.idea("joined, the columns are back in their places", 2, main=True)
@@ -357,11 +393,11 @@ def _(marks: Marks) -> None:
         x,
         mistakes={
             "A reshape alone is not enough. Swap back to (B, T, H, D) first.": heads.reshape(
-                2, 3, 8
+                x.shape
             ),
             "The numbers of a head are spread over the columns. Join the axes H and D, in this order.": heads.transpose(
                 0, 2, 3, 1
-            ).reshape(2, 3, 8),
+            ).reshape(x.shape),
         },
     )
     wide = random(2, 5, 7, 3)
@@ -450,6 +486,9 @@ def _(marks: Marks) -> None:
             )
             + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
+            "The result is normalised once more. In the pre-norm form, only the inputs of the sublayers are.": two(
+                half + feed_forward(two(half))
+            ),
             "The norm is applied to the output of the sublayer. In the pre-norm form it is applied to its input.": inside
             + two(feed_forward(inside)),
             "The residual connections are missing, such as x + attend(norm(x)).": feed_forward(
@@ -520,6 +559,28 @@ def _(marks: Marks) -> None:
     )
 
 
+def of_angles(found: Any, expected: Any) -> str:
+    """Say by which angles the pairs of a table turn from one position to the next, if they are wrong."""
+    table = np.asarray(found)
+    if table.shape != expected.shape:
+        return ""
+    right = 10000.0 ** (-np.arange(0, table.shape[1], 2) / table.shape[1])
+    angles = np.arctan2(table[:, 0::2], table[:, 1::2])
+    turns = np.diff(np.unwrap(angles, axis=0), axis=0)
+    turn = turns.mean(axis=0)
+    lengths = table[:, 0::2] ** 2 + table[:, 1::2] ** 2
+    if not np.allclose(lengths, 1, atol=1e-4) or not np.allclose(turns, turn, atol=1e-4):
+        return ""  # these are no angles that grow evenly
+    ratio = turn / right
+    if np.allclose(ratio, ratio[0], rtol=1e-3):
+        return f"All angles are {ratio[0]:.4g} times what they should be. The angle of pair 0 is the position t itself."
+    numbers = [", ".join(f"{x:.4g}" for x in each) for each in (turn, right)]
+    return (
+        f"From one position to the next, the pairs turn by the angles {numbers[0]}. They should turn by {numbers[1]}, "
+        "which is 1 / 10000^(2i / d_model) for pair i."
+    )
+
+
 @exercise(
     12,
     "positions",
@@ -529,15 +590,33 @@ def _(marks: Marks) -> None:
     positions = marks.function("sinusoidal")
     right = lambda length, size: F.sinusoidal_positions(length, size).numpy()
 
-    def angles(length: int, size: int) -> np.ndarray:
-        return np.arange(length)[:, None] / 10000 ** (np.arange(0, size, 2) / size)
+    powers = np.arange(3) * 2 / 6
 
-    a = angles(7, 6)
-    own = np.arange(7)[:, None] / 10000 ** (np.arange(6) / 6)
+    def paired(angles: np.ndarray) -> np.ndarray:
+        return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(7, 6)
 
-    def paired(power: np.ndarray) -> np.ndarray:
-        a = np.arange(7)[:, None] / 10000.0**power
-        return np.stack([np.sin(a), np.cos(a)], axis=-1).reshape(7, 6)
+    t = np.arange(7)[:, None]
+    a, own = t / 10000**powers, t / 10000 ** (np.arange(6) / 6)
+    mistakes = {
+        "All sines come before all cosines. Alternate them: sin, cos, sin, cos.": np.concatenate(
+            [np.sin(a), np.cos(a)], axis=1
+        ),
+        "Sine and cosine are swapped.": paired(np.pi / 2 - a),
+        "The exponent for pair i should be 2i / d_model.": paired(t / 10000 ** (powers / 2)),
+        "The exponent is doubled twice, because 2i is already the number of the column.": paired(
+            t / 10000 ** (powers * 2)
+        ),
+        "t is multiplied by 10000^(2i / d_model). Divide by it, so that later pairs turn more slowly.": paired(
+            t * 10000**powers
+        ),
+        "The sine and cosine of a pair must have the same angle, as given by column 2i.": np.where(
+            np.arange(6) % 2, np.cos(own), np.sin(own)
+        ),
+        "The positions are counted from 1. Count from 0.": paired((t + 1) / 10000**powers),
+        "np.sin and np.cos take the angle itself, in radians, not in degrees.": paired(
+            np.degrees(a)
+        ),
+    }
 
     marks.idea("pairs of sine and cosine that turn more and more slowly", 3, main=True)
     marks.compare(
@@ -545,23 +624,8 @@ def _(marks: Marks) -> None:
         lambda: positions(7, 6),
         right(7, 6),
         atol=1e-5,
-        mistakes={
-            "All sines come before all cosines. Alternate them: sin, cos, sin, cos.": np.concatenate(
-                [np.sin(a), np.cos(a)], axis=1
-            ),
-            "Sine and cosine are swapped.": np.stack([np.cos(a), np.sin(a)], axis=-1).reshape(7, 6),
-            "The exponent for pair i should be 2i / d_model.": paired(np.arange(3) / 6),
-            "The exponent is doubled twice, because 2i is already the number of the column.": paired(
-                np.arange(3) * 4 / 6
-            ),
-            "t is multiplied by 10000^(2i / d_model). Divide by it, so that later pairs turn more slowly.": paired(
-                -np.arange(3) * 2 / 6
-            ),
-            "The sine and cosine of a pair must have the same angle, as given by column 2i.": np.where(
-                np.arange(6) % 2, np.cos(own), np.sin(own)
-            ),
-            "The positions are counted from 1. Count from 0.": np.roll(right(8, 6), -1, axis=0)[:7],
-        },
+        mistakes=mistakes,
+        about=of_angles,
     )
     marks.compare("50 positions, 16 numbers", lambda: positions(50, 16), right(50, 16), atol=1e-5)
     marks.compare(
@@ -656,6 +720,10 @@ def _(marks: Marks) -> None:
     def mine() -> tuple[Any, Any]:
         model, optimizer = fresh_classifier()
         losses = train(model, optimizer, groups)
+        return losses, model.weight
+
+    def mine_losses() -> Any:
+        losses, _ = mine()
         if not np.iterable(losses):
             raise Wrong(
                 f"train returns a {type(losses).__name__}, but it should return a list with the "
@@ -666,7 +734,7 @@ def _(marks: Marks) -> None:
                 "The losses should be plain numbers, loss.item(), but one is a "
                 f"{type(strange[0]).__name__}. A list of tensors keeps every graph alive."
             )
-        return losses, model.weight
+        return losses
 
     losses, weight = train_by_parts(groups)
     found = {mistake: train_by_parts(groups, mistake) for mistake in OF_TRAIN}
@@ -695,7 +763,7 @@ def _(marks: Marks) -> None:
     marks.idea("the mean loss of each group", 2)
     marks.compare(
         "losses",
-        lambda: mine()[0],
+        mine_losses,
         losses,
         mistakes=mistakes(0),
     )

@@ -32,6 +32,11 @@ def in_the_markers_words(english: str, translation: str) -> Iterator[tuple[str, 
     if colon and re.fullmatch(r"[A-Za-z ]{3,25}", kind) and "：" in translation:
         after = translation.partition("：")[2]
         forms += [(rest, after), (rest[:1].upper() + rest[1:], after)]
+    for place in re.findall(r", called at (\{\d\}),", english):
+        forms += [
+            (one.replace(f", called at {place},", ""), other.replace(f"在 {place} 处调用的 ", ""))
+            for one, other in forms
+        ]
     for one, other in forms:
         yield one, other
         if "VJP" in one:

@@ -13,12 +13,32 @@ import numpy as np
 RULE = "rule"
 """The word for a VJP in everything that a marker says."""
 Shape = tuple[int, ...]
+SMALL = 12
+"""The elements of arrays that are written in full."""
+TURNED = r"\.T\b|\.transpose\(\)|np\.transpose\(\w+\)"
+"""What reverses all axes."""
 
 
-def short(x: Any) -> str:
-    """Write an array, or its corners if it is large."""
-    array = np.asarray(getattr(x, "_data", x))
-    return np.array2string(array, precision=5, threshold=24, edgeitems=2, suppress_small=True)
+def plain(x: Any) -> np.ndarray:
+    """Return the array of a Tensor, or of anything else."""
+    return np.asarray(getattr(x, "_data", x))
+
+
+def differing(found: Any, expected: Any) -> str:
+    """Write two arrays of the same shape, or if they are large, the first number that is off."""
+    a, b = plain(found), plain(expected)
+    if a.dtype.kind not in "fiub":
+        return ""
+    if a.size <= SMALL:
+        written = [np.array2string(x, precision=5, suppress_small=True) for x in (b, a)]
+        return "expected\n{}\nfound\n{}".format(*written)
+    index = tuple(map(int, np.argwhere(~np.isclose(a, b, 1e-5, 1e-6))[:1].ravel()))
+    if len(index) < a.ndim:  # they differ by less
+        return ""
+    return (
+        f"The first number that is off is at index {list(index)}: it is {a[index]:.6g}, but it "
+        f"should be {b[index]:.6g}."
+    )
 
 
 def about_shape(found: Shape, expected: Shape) -> str:
@@ -36,6 +56,8 @@ def about_shape(found: Shape, expected: Shape) -> str:
         orders = permutations(range(len(expected)))
         order = next(p for p in orders if found == tuple(expected[axis] for axis in p))
         return f"Its axes are in the order {order}: transpose it."
+    if math.prod(found) == math.prod(expected):
+        return _regrouped(found, expected)
     if len(found) == len(expected) and all(a in (b, 1) for a, b in zip(found, expected)):
         return "Something was summed over an axis whose elements should stay apart."
     if len(found) >= len(expected) and found[len(found) - len(expected) :] == expected:
@@ -43,12 +65,33 @@ def about_shape(found: Shape, expected: Shape) -> str:
     return ""
 
 
+def _regrouped(found: Shape, expected: Shape) -> str:
+    """Explain a shape with as many elements as the right one."""
+    for few, many, text in (
+        (expected, found, "Axes {} to {} should be one axis: reshape."),
+        (found, expected, "Axes {} to {} should be apart, and here they are one: reshape."),
+    ):
+        for axis in range(len(few)):
+            end = axis + 1 + len(many) - len(few)
+            if end > axis + 1 and few == (*many[:axis], math.prod(many[axis:end]), *many[end:]):
+                if few is found and len(found) == 1:
+                    return "Here all axes are one. np.cumsum, for example, joins them unless it is given an axis."
+                return text.format(axis, end - 1)
+    return "It has the right number of elements: check which axis each of the sizes comes from."
+
+
 REVERSED = ".T reverses all axes of an array with more than two. Swap only the last two: x.swapaxes(-1, -2)."
 
 
-def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
-    """Explain an error of NumPy about two shapes that do not fit, in a line of the answer; the text may
-    be empty.
+def reverses(line: str, source: str) -> bool:
+    """Return whether a line of a function reverses all axes, or uses a name for the result."""
+    names = re.findall(rf"(\w+) *= .*(?:{TURNED})", source)
+    return bool(re.search("|".join([TURNED, *(rf"\b{name}\b" for name in names)]), line))
+
+
+def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str = "") -> str:
+    """Explain an error of NumPy about two shapes that do not fit, in a line of a function; the text
+    may be empty.
     """
     if "used as indices must be of integer" in text:
         return (
@@ -57,12 +100,17 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
         )
     if "'float' object cannot be interpreted as an integer" in text:
         return "Sizes and indices are whole numbers: divide with // instead of /."
-    if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]+)\)", text):
+    if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]*)\)", text):
         wanted = [int(n) for n in sizes[2].split(",") if n]
         return f"The new sizes multiply to {math.prod(wanted)}, but there are {sizes[1]} numbers."
     does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
-    if does_not_fit and re.search(r"\.T\b", line) and re.search(r"\d, \d+, \d", shapes_given):
+    if does_not_fit and re.search(r"\d, \d+, \d", shapes_given) and reverses(line, source):
         return REVERSED
+    if does_not_fit and (flat := re.search(r"np\.(outer|diag|dot)\b", source)):
+        return (
+            f"np.{flat[1]} is for vectors and single matrices. With more axes it does something else; "
+            "write x[..., :, None] and x[..., None, :], or @."
+        )
     shapes = [
         tuple(int(n) for n in re.findall(r"\d+", shape))
         for shape in re.findall(r"\(((?:\d+,?\s*)*)\)", text)
@@ -92,9 +140,20 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
     return ""
 
 
+def cut_off(found: Any, expected: Any) -> str:
+    """Say that a result has lost what is after the decimal point; the text may be empty."""
+    a, b = plain(found), plain(expected)
+    if a.dtype.kind not in "iu" or b.dtype.kind != "f" or np.all(b == np.round(b)):
+        return ""
+    return (
+        f"These are whole numbers ({a.dtype}), so what comes after the decimal point is cut off. Make "
+        "an array of floats: np.zeros(shape), without dtype=int and not like an array of whole numbers."
+    )
+
+
 def misplaced(found: Any, expected: Any) -> str:
     """Say that a result has the right numbers in the wrong places; the text may be empty."""
-    a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
+    a, b = plain(found), plain(expected)
     if a.shape != b.shape or a.dtype.kind not in "fiu" or a.size < 3:
         return ""
     if not np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), 1e-9):
@@ -110,7 +169,7 @@ def misplaced(found: Any, expected: Any) -> str:
 
 def scaled(found: Any, expected: Any) -> str:
     """Say that each row of a result is a multiple of the right one; the text may be empty."""
-    a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
+    a, b = plain(found), plain(expected)
     if a.shape != b.shape or a.ndim < 2 or a.shape[-1] < 3 or a.dtype.kind != "f" or not a.any():
         return ""
     for axis in reversed(range(a.ndim)):
@@ -150,10 +209,10 @@ def in_stub_words(text: str, names: Sequence[str]) -> str:
     text = re.sub(r"^VJP: (.)", lambda found: found[1].upper(), text)
     text = re.sub(r"\s*Look at its VJP for .*?\.(?=\s|$)", "", text)
     text = re.sub(r"\((?:Its operands were cut|In a part).*?\)", "", text)
-    text = re.sub(r"(, called at )\S+:\d+ (?=`)", r"\1", text)  # a line of the marker
+    text = re.sub(r", called at \S+:\d+ `.*?`,", "", text)  # a line of the marker
     by_number = dict(enumerate(names))
     text = re.sub(
-        r"\b(?:input|operand|argument) (\d+)",
+        r"(?<!its )\b(?:input|operand|argument) (\d+)",
         lambda found: by_number.get(int(found[1]), found[0]),
         text,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -56,8 +57,18 @@ def predict(model, images):
         return F.softmax(model(patches(images)), axis=-1).numpy()
 
 
+def picture(image):
+    """Draw an image of ink, from 0 to 1, as SVG, and return its address."""
+    squares = [
+        f'<path d="M{j} {i}h1v1h-1z" opacity="{ink:.4g}"/>'
+        for (i, j), ink in np.ndenumerate(image) if ink
+    ]  # fmt: skip
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8" shape-rendering="crispEdges">'
+    return "data:image/svg+xml," + quote(f"{head}{''.join(squares)}</svg>")
+
+
 def views(model, images):
-    """Return what a page shows of each image: pixels, the chances of each digit, every head's
+    """Return what a page shows of each image: a picture, the chances of each digit, every head's
     attention, and the patch with the most ink.
     """
     with record_attention() as seen:
@@ -65,7 +76,7 @@ def views(model, images):
     starts = patches(images).sum(axis=2).argmax(axis=1)
     return [
         {
-            "pixels": image.ravel().round(4).tolist(),
+            "picture": picture(image),
             "start": int(starts[i]),
             "scores": chances[i].round(4).tolist(),
             "maps": {

@@ -1,4 +1,5 @@
-const digits = dataOf("data"), pictures = digits.map(digit => inked(digit.pixels, digit.label));
+const digits = dataOf("data");
+const pictures = digits.map(({ picture, label }) => make("img", { src: picture, alt: label }));
 choices("choose", pictures, i => {
   showDigit(digits[i], byId("maps"));
   byId("label").textContent = digits[i].label;

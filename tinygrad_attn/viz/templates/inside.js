@@ -63,18 +63,16 @@ function map() {
 const looks = () => strip("row", `${words[token]} looks at`, words, words.map((_, k) => weight(token, k)), percent);
 
 function patching() {
-  const { sentences, effects } = all.patching, rows = upwards.map(l => effects[l]);
-  const [given, other] = sentences.map(words => words.map(shown));
-  const from = j => other[j] === given[j] ? "" : ` from ${given[j]}`;
-  const said = (i, j) => `layer ${upwards[i]}, at ${other[j]}${from(j)}: ${rows[i][j].toFixed(2)}`;
-  fill("patching", heat({ rows, down: upwards, across: other, said }, "point at a cell"));
+  const { sentences: [, other], places, effects } = all.patching, rows = upwards.map(l => effects[l]);
+  const said = (i, j) => `layer ${upwards[i]}, at ${places[j]}: ${rows[i][j].toFixed(2)}`;
+  const look = { rows, down: upwards, across: other.map(shown), said };
+  fill("patching", heat(look, "point at a cell"));
 }
 function prompt(i) {
   d = all.prompts[i];
   words = d.tokens.map(shown);
   weights = Uint8Array.from(atob(d.weights), c => c.charCodeAt(0));
-  const flat = d.effects.mean.flat(), least = flat.indexOf(Math.min(...flat));
-  [layer, head, token] = [Math.floor(least / heads), least % heads, words.length - 1];
+  [[layer, head], token] = [d.head, words.length - 1];
   lens();
   grid();
   saliency();

@@ -7,6 +7,7 @@ function make(tag, properties, ...children) {
   element.append(...children);
   return element;
 }
+const tableRow = (texts, className = "") => make("tr", { className }, ...texts.map(text => make("td", {}, text)));
 /** Fill an element with radio buttons, among which the arrow keys move. */
 function choices(id, labels, choose) {
   const button = i => make("input", { type: "radio", name: id, onchange: () => choose(i) });
@@ -14,6 +15,10 @@ function choices(id, labels, choose) {
 }
 /** Press one of them, or a cell of a heat map. */
 const press = (id, i) => byId(id).querySelectorAll("input, .cells > span")[i].click();
+/** Mark one of the cells in an element, or none. */
+function mark(place, cell) {
+  for (const one of place.querySelectorAll(".cells > span")) one.classList.toggle("chosen", one === cell);
+}
 function brief(x, digits = 3) {
   if (typeof x !== "number" || x === 0) return String(x);
   return Math.abs(x) >= 1e4 || Math.abs(x) < 1e-3 ? x.toExponential(digits - 2) : String(+x.toPrecision(digits));
@@ -25,41 +30,32 @@ function brief(x, digits = 3) {
  * the focus, which the arrow keys move, says its number or said(row, column). A click or Enter calls choose(row, column).
  */
 function heat({ rows, shape = "", part = "", texts, down, across, said }, name, choose) {
-  const columns = rows[0]?.length ?? 0, title = shape === "()" ? name : `${name} ${shape}${part}`;
+  const width = rows[0]?.length ?? 0, title = shape === "()" ? name : `${name} ${shape}${part}`;
   const top = Math.max(1e-30, ...rows.flat().filter(Number.isFinite).map(Math.abs));
-  const small = columns <= 6 && rows.length <= 8;
-  const written = texts?.flat() ?? (small ? rows.flat().map(x => brief(x)) : []);
-  const cells = rows.flat().map((x, k) => {
-    const share = Number.isFinite(x) ? x / top : { "-inf": -1, inf: 1 }[x];
-    const className = share < 0 ? "minus" : share >= 0 ? "plus" : "", style = `--much: ${100 * Math.abs(share ?? 1)}%`;
-    return make("span", { className, style, tabIndex: k ? -1 : 0 }, written[k] ?? "");
-  });
-  const named = (className, texts) => texts.map(text => make("b", { className }, text));
-  const line = i => [...named("down", down ? [down[i]] : []), ...cells.slice(i * columns, (i + 1) * columns)];
-  const lines = [...named("across", across ? ["", ...across] : []), ...rows.flatMap((_, i) => line(i))];
-  const look = { className: written.length ? "cells written" : "cells", style: `--columns: ${columns}` };
-  const grid = make("div", { ...look, role: "group", ariaLabel: title }, ...lines);
-  const caption = make("figcaption", {}, title);
-
-  const placed = use => ({ target }) => {
-    const k = cells.indexOf(target);
-    if (k >= 0) use(Math.floor(k / columns), k % columns, target);
-  };
   const index = (i, j) => shape === "()" ? "" : rows.length > 1 ? `[${i}, ${j}]` : `[${j}]`;
   said ??= (i, j) => `${name}${index(i, j)} = ${rows[i][j]}`;
-  const point = placed((i, j, cell) => { cell.ariaLabel = caption.textContent = said(i, j); });
-  grid.addEventListener("pointerover", point);
-  grid.addEventListener("focusin", point);
-  grid.addEventListener("pointerleave", () => { caption.textContent = title; });
-  if (choose) grid.addEventListener("click", placed((i, j, chosen) => {
-    choose(i, j);
-    for (const cell of cells) cell.classList.toggle("chosen", cell === chosen);
-  }));
-  grid.addEventListener("keydown", event => {
-    const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
+  if (width <= 6 && rows.length <= 8) texts ??= rows.map(row => row.map(x => brief(x)));
+  const caption = make("figcaption", {}, title);
+  function cell(x, i, j) {
+    const share = Number.isFinite(x) ? x / top : { "-inf": -1, inf: 1 }[x], tabIndex = i || j ? -1 : 0;
+    const className = share < 0 ? "minus" : share >= 0 ? "plus" : "", style = `--much: ${100 * Math.abs(share ?? 1)}%`;
+    const made = make("span", { className, style, tabIndex }, texts?.[i]?.[j] ?? "");
+    made.onpointerover = made.onfocus = () => { made.ariaLabel = caption.textContent = said(i, j); };
+    if (choose) made.onclick = () => { choose(i, j); mark(grid.parentElement, made); };
+    return made;
+  }
+  const cells = rows.map((row, i) => row.map((x, j) => cell(x, i, j)));
+  const named = (className, texts) => texts.map(text => make("b", { className }, text));
+  const lines = cells.flatMap((line, i) => [...named("down", down ? [down[i]] : []), ...line]);
+  const look = { className: texts?.length ? "cells written" : "cells", style: `--columns: ${width}` };
+  const first = named("across", across ? ["", ...across] : []);
+  const grid = make("div", { ...look, role: "group", ariaLabel: title }, ...first, ...lines);
+  grid.onpointerleave = () => { caption.textContent = title; };
+  grid.onkeydown = event => {
+    const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: width, ArrowUp: -width }[event.key], all = cells.flat();
     if (event.key === "Enter") event.target.click();
     if (move) event.preventDefault();
-    cells[cells.indexOf(event.target) + move]?.focus();
-  });
+    all[all.indexOf(event.target) + move]?.focus();
+  };
   return make("figure", { className: "heat" }, caption, grid);
 }
