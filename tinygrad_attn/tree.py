@@ -1,9 +1,10 @@
-"""Walk through nested tuples, named tuples, lists, dicts and slices, whose other values are leaves.
+"""Walk through nested tuples, lists, deques, dicts and slices, whose other values are leaves.
 
 Of subclasses, only named tuples and dicts count as nested values.
 """
 
 import copy
+from collections import deque
 from typing import Any
 
 
@@ -18,7 +19,8 @@ def tree_map(f, tree):
         return slice(*tree_map(f, (tree.start, tree.stop, tree.step)))
     if hasattr(kind, "_make"):  # a named tuple
         return kind._make(tree_map(f, value) for value in tree)
-    return kind(tree_map(f, value) for value in tree) if kind in (tuple, list) else f(tree)
+    nested = kind in (tuple, list, deque)
+    return kind(tree_map(f, value) for value in tree) if nested else f(tree)
 
 
 def tree_leaves(tree):

@@ -1,5 +1,6 @@
 """The exam: right engines pass, planted mistakes are named, and a case that fails costs only itself."""
 
+import importlib
 import json
 import sys
 from contextlib import suppress
@@ -177,7 +178,7 @@ def test_a_bug_of_the_zoo_is_found_by_the_cases(examined, marker, monkeypatch, n
     long = lambda case: "range(10_000)" in case.name or case.group == "memory"
     exam = sys.modules["_exam"]
     monkeypatch.setattr(exam, "CASES", sorted(exam.CASES, key=long))  # these come last
-    with sys.modules["_bugs"].bug(name):
+    with importlib.import_module("_bugs").bug(name):
         verdicts, _ = examined(ADAPTERS / "for_tinygrad_attn.py", to_the_first=True)
     assert bad(verdicts)
 

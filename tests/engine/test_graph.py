@@ -626,26 +626,6 @@ def test_no_grad_is_per_thread_nests_and_decorates():
     assert (x * 2).requires_grad
 
 
-@pytest.mark.parametrize("modes", [(ta.no_grad, ta.enable_grad), (ta.enable_grad, ta.no_grad)])
-def test_a_generators_block_may_end_before_a_block_that_began_inside_it(modes):
-    first, second = modes
-
-    def generator():
-        with first():
-            yield
-
-    for end in (lambda steps: steps.close(), lambda steps: next(steps, None)):
-        steps = generator()
-        next(steps)
-        with second():
-            inside = ta.engine.context.recording
-            end(steps)
-            assert ta.engine.context.recording == inside
-            with ta.no_grad(), ta.enable_grad():
-                pass
-        assert ta.engine.context.recording is True
-
-
 def test_several_threads_differentiate_at_once():
     x, results = leaf(50), {}
 
@@ -701,20 +681,19 @@ def test_a_vjp_with_its_parameters_in_another_order_is_refused():
 
 
 @pytest.mark.parametrize(
-    "vjp, error, text",
+    "vjp, text",
     [
-        (lambda g, y, x: g.sum(), ValueError, r"for input 0 returned shape \(\)"),
         (
-            lambda g, y, x: None,
-            TypeError,
-            "input 0 returned None. Check that the VJP ends with a return",
+            lambda g, y, x: g.sum(),
+            r"for input 0 returned .* \(\).*, but a gradient of Tensor \(3,\)",
         ),
+        (lambda g, y, x: None, "for input 0 returned None, but a gradient of"),
     ],
 )
-def test_a_rule_that_returns_no_gradient_is_named(vjp, error, text):
-    for create_graph in (False, True) if error is ValueError else (False,):
-        with pytest.raises(error, match=text):
-            ta.grad(cube_with(vjp)(x := leaf(3)).sum(), x, create_graph=create_graph)
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_rule_that_returns_no_gradient_is_named(vjp, text, create_graph):
+    with pytest.raises(ValueError, match=text):
+        ta.grad(cube_with(vjp)(x := leaf(3)).sum(), x, create_graph=create_graph)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def t(*shape):
             r"num_heads=4 must be a multiple of num_kv_heads=3",
         ),
         (
-            lambda: nn.GroupedQueryAttention(6, 2, 1, rotary_base=1e4),
+            lambda: nn.GroupedQueryAttention(6, 2, 1, rotary_base=1e4)(t(1, 2, 6)),
             ValueError,
-            r"even head_dim, got 3",
+            r"even D; got x|even D, and",
         ),
         (
             lambda: nn.GroupedQueryAttention(8, 4, 2)(t(3, 8)),

@@ -2,15 +2,16 @@
 
 import functools
 import http.server
+import io
 import re
 import shutil
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stdout
 
 import pytest
-from support import EXERCISES, IN_CI, ROOT, require
+from support import EXERCISES, IN_CI, require
+
+from tinygrad_attn import cli
 
 IDLE = "document.querySelector('.live-bar').hidden"
 RUN_ALL = """async () => {
@@ -99,14 +100,11 @@ HINTS = re.compile(
 
 def native(name, text, folder):
     """The command line's report on a solution."""
-    path = folder / f"{name}.py"
+    path, out = folder / f"{name}.py", io.StringIO()
     path.write_text(text, "utf-8")
-    command = [sys.executable, "-m", "tinygrad_attn", "exercise", name, path.name]
-    done = subprocess.run(
-        command, cwd=folder, env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    return HINTS.sub("", done.stdout)
+    with chdir(folder), redirect_stdout(out):
+        cli.main(["exercise", name, path.name])
+    return HINTS.sub("", out.getvalue())
 
 
 def rounded(number):

@@ -127,7 +127,7 @@ case(np.gradient, R(3, 4))
 case(np.gradient, R(5), 0.5)
 case(np.gradient, R(2, 5), np.array([0.0, 0.5, 2.0, 2.5, 4.0]), axis=1)
 case(np.linspace, np.array(0.3), np.array(1.9), 4)
-case(np.linspace, R(2), R(2), 3, axis=1, endpoint=False)
+case(np.linspace, R(2), R(2), 3, endpoint=False)
 
 case(np.full_like, R(2, 3), np.array(0.4))
 

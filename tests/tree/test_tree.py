@@ -1,6 +1,6 @@
-"""Nested tuples, named tuples, lists, dicts and slices keep their classes and order."""
+"""Nested tuples, named tuples, lists, deques, dicts and slices keep their classes and order."""
 
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ TREES = [
     (1, [2, (3,)], {"b": 4, "a": Pair(5, [6])}),
     OrderedDict(b=1, a=[2]),
     defaultdict(list, x=[1], y=(2, 3)),
+    deque([1, (2,)]),
     slice(1, 2, None),
     (slice(None, 1), ..., 3),
     Pair([1], {"x": Pair(2, 3)}),

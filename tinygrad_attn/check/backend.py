@@ -59,7 +59,7 @@ class Backend:
         return t._data.dtype.newbyteorder("=")
 
     def wants_gradient(self, t) -> bool:
-        return t._tracked
+        return getattr(t, "_tracked", False)
 
     def is_float(self, x) -> bool:
         """Return whether x is a tensor of floating-point numbers. Raise TypeError if complex."""
@@ -88,6 +88,14 @@ class Backend:
             rewrite(data, before)
 
         return restore
+
+    def gradient(self, outputs, inputs, cotangents, pull=None):
+        """Return the gradients as tensors, or what pull(outputs, inputs, cotangents) returns."""
+        pairs = [(t, c) for t, c in zip(outputs, cotangents) if self.wants_gradient(t)]
+        if not pairs:
+            return [None] * len(inputs)
+        roots, seeds = map(list, zip(*pairs))
+        return (pull or self.vjp)(roots, inputs, seeds)
 
     def vjp(self, outputs, inputs, cotangents, create_graph: bool = False):
         """Return the gradient for each input, or None for an input that no output depends on."""

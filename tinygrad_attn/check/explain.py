@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, combinations, permutations, product
+from itertools import chain, permutations, product
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from .measure import STRICT, Limits, all_entries
 from .report import Array, Entry, agree, greatest, index_of_largest, near, worst_of
 from .steps import wrong_step
 from .subject import Subject, flatten
-from .values import factors_of, permuted_axes, special_values
+from .values import factors_of, rearrangements, special_values
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
 RTOL = 1e-3
@@ -193,53 +193,37 @@ def matrix_product(c: Case) -> Iterator[Finding]:
         yield f"{kind}: the gradient is {' @ '.join(wrong)}, but should be {' @ '.join(wanted)}."
 
 
-def another_operand(c: Case) -> Iterator[Finding]:
-    """Find a VJP that is right for an operand that is transposed or reversed."""
-    for name, (k, a) in c.operands.items():
-        for order, how in permuted_axes(a.ndim).items():
-            text = f"transposed: the VJP is right for {name} {how}"
-            yield c.right_for(text, k, a.transpose(order))
-    for name, (k, a) in (c.operands | c.integers).items():
-        for kind, how, value in displaced(a) if k != c.own else ():
-            yield c.right_for(f"{kind}: the VJP is right for {name} {how}", k, value)
-
-
-def displaced(a: Array) -> Iterator[tuple[str, str, Array]]:
-    """Yield a kind of mistake, what was done, and the operand with elements at other indices."""
-    for axes in chain.from_iterable(combinations(range(a.ndim), n + 1) for n in range(a.ndim)):
-        yield "reversed", f"reversed along axis {' and '.join(map(str, axes))}", np.flip(a, axes)
-    for axis, by in product(range(a.ndim), (1, -1)):
-        yield "shifted by one", f"moved by {by} along axis {axis}", np.roll(a, by, axis)
-    for by in (1, -1) if a.dtype.kind == "i" else ():
-        yield "shifted by one", f"plus {by}", a + by
-
-
-def elsewhere(c: Case) -> Iterator[Finding]:
-    """Find an R that has the numbers of J at other indices."""
+def rearranged(c: Case) -> Iterator[Finding]:
+    """Find a VJP that is right for an operand, g or gradient with elements at other indices."""
     columns, rows = (np.arange(v.size).reshape(v.shape) for v in (c.x, c.y))
-    wrong_axis = (
-        "wrong axis: the gradient is summed over, or spread along, the wrong axis. Broadcasting "
-        "matches axes from the right, and a sum without keepdims=True moves the others"
-    )
-    for order, how in permuted_axes(c.x.ndim).items():
-        text = f"transposed: the gradient is right, but {how}: transpose it back"
-        text = text if c.x.size == c.y.size else wrong_axis
-        yield c.multiple(text, c.J[:, columns.transpose(order).ravel()])
-    for order in permuted_axes(c.y.ndim):
-        text = "transposed: the VJP is right for g with its axes in another order"
-        text = text if c.x.size == c.y.size else wrong_axis
-        yield c.multiple(text, c.J[rows.transpose(order).ravel()])
-    for axis, n in enumerate(c.x.shape):
-        text = f"reversed: the gradient is right, but reversed along axis {axis}"
-        yield c.multiple(text, c.J[:, np.flip(columns, axis).ravel()])
-        for by, border in ((1, 0), (-1, n - 1)) if n > 2 else ():
-            outside = np.indices(c.x.shape)[axis].ravel() == border
-            neighbours = c.J[:, np.roll(columns, by, axis).ravel()]
-            text = (
-                f"shifted by one: each gradient is that of its neighbour along axis {axis}: look "
-                "for an index that is off by one, or a sum that leaves out its own element"
-            )
-            yield c.multiple(text, neighbours[:, ~outside], c.R[:, ~outside])
+    same_size = c.x.size == c.y.size
+    for name, (k, a) in (c.operands | c.integers).items():
+        for kind, how, change, _ in rearrangements(a.shape):
+            if k != c.own or kind == "transposed":
+                yield c.right_for(f"{kind}: the VJP is right for {name} {how}", k, change(a))
+        for by in (1, -1) if a.dtype.kind == "i" else ():
+            yield c.right_for(f"shifted by one: the VJP is right for {name} plus {by}", k, a + by)
+    for kind, how, change, inside in rearrangements(c.x.shape):
+        text = f"{kind}: the gradient is right, but {how}{HINTS[kind]}"
+        text = text if same_size or kind != "transposed" else WRONG_AXIS
+        inside = inside.ravel()
+        yield c.multiple(text, c.J[:, change(columns).ravel()][:, inside], c.R[:, inside])
+    for kind, how, change, _ in rearrangements(c.y.shape):
+        text = f"{kind}: the VJP is right for g {how}" if same_size else WRONG_AXIS
+        if kind == "transposed":
+            yield c.multiple(text, c.J[change(rows).ravel()])
+
+
+WRONG_AXIS = (
+    "wrong axis: the gradient is summed over, or spread along, the wrong axis. Broadcasting "
+    "matches axes from the right, and a sum without keepdims=True moves the others"
+)
+HINTS = {
+    "transposed": ": transpose it back",
+    "reversed": "",
+    "shifted by one": ": look for an index that is off by one, or a sum that leaves out its own "
+    "element",
+}
 
 
 def permuted(c: Case) -> Iterator[Finding]:
@@ -448,7 +432,7 @@ def largest_error(c: Case) -> Iterator[Finding]:
 
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
-    constant_factor, matrix_product, another_operand, elsewhere, wrong_factor, step, product_rule,
+    constant_factor, matrix_product, rearranged, wrong_factor, step, product_rule,
     operand_of_ones, transposed_function, permuted, zeros, y_for_operand, special_value, some,
     wrong_formula, missing_sum, g_times, largest_error,
 ]  # fmt: skip

@@ -327,7 +327,7 @@ def _check_gradient(subject: GraphSubject, limits: Limits, first: Report) -> Rep
     recorded = partial(backend.vjp, create_graph=True)
 
     def gradient():
-        return subject.gradient(subject.outputs(), subject.tensors, weights, recorded)
+        return backend.gradient(subject.outputs(), subject.tensors, weights, recorded)
 
     finding = (
         "two answers: the gradient with create_graph=True differs from the ordinary gradient: "

@@ -20,7 +20,7 @@ from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
 from .backend import Backend
 from .report import Array, Entry, agree, deviation, greatest
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
-from .subject import Gradients, GraphSubject, Run, Subject, flatten, results_of
+from .subject import Gradients, Run, Subject, flatten
 
 
 def is_float(x) -> bool:
@@ -158,7 +158,12 @@ class Kernel(Subject):
         with self.backend.reading(reads) if self.storing else nullcontext():
             y = of_floats(*floats)
         outputs += [t for t in tree_leaves(y) if is_float(t)]
-        return y, lambda g: self.backend.vjp(outputs, floats, [*tree_leaves(g)])
+        if not any(map(self.backend.wants_gradient, outputs)):
+            raise TypeError("the result is no tensor that can be differentiated")
+        seed: Callable[[Any], Any] = lambda c: c
+        if (rounding := self.rounding) and self.library == "numpy":
+            seed = lambda c: tensor_of(rounding.rounded(rounding.moved(c)))
+        return y, lambda g: self.backend.gradient(outputs, floats, [*map(seed, tree_leaves(g))])
 
     @property
     def is_exact(self) -> bool:
@@ -200,7 +205,7 @@ class Kernel(Subject):
         move = rounding.moved if self.library == "numpy" else twice
         self.rounding = rounding
         try:
-            with self.at([move(x) for x in self.inputs]):
+            with self.at([move(x) for x in self.inputs]), plain():  # no kernel hides a step
                 return self.pulled([move(c) for c in cotangents])
         finally:
             self.rounding = None
@@ -282,42 +287,18 @@ def of_jax(vjp) -> bool:
     return getattr(vjp, "__name__", "") == "vjp" and module in ("jax", "jaxlib")
 
 
-class Plain(GraphSubject):
-    """A reference in NumPy, differentiated by this package."""
-
-    def __init__(self, f, checked: list[int], operands) -> None:
-        arguments = list(operands)
-        for i in checked:
-            arguments[i] = Backend().leaf(operands[i].copy())
-        tensors = {f"input {i}": arguments[i] for i in checked}
-        super().__init__(lambda: f(*arguments), tensors, Backend(), np.random.default_rng(9))
-
-    def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
-        """Return the results and gradients of a run with random rounding errors."""
-        moved = [rounding.rounded(rounding.moved(x)) for x in self.inputs]
-        with self.at(moved), plain():
-            outputs = self.outputs()
-            weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]
-            weighted = [y * w for y, w in zip(outputs, weights)]
-            ones = [np.ones(y.shape) for y in outputs]
-            gradients = self.arrays(self.gradient(weighted, self.tensors, ones))
-            return results_of(self, [self.backend.value(y) for y in outputs], gradients)
-
-
 def reference_of(f, like, results: Sequence[Array]):
     """Return a function of the operands that makes the subject of a plain reference.
 
     `results` are those of the kernel: x.var() means something else in NumPy than in torch.
     """
-    checked = [i for i, x in enumerate(like) if is_float(x)]
     numbers = lambda: [numbers_of(x) if is_array(x) else x for x in like]
-    libraries = [like]
+    libraries = [numbers(), like]
     if torch := sys.modules.get("torch"):
         libraries.append([torch.as_tensor(x) if is_array(x) else x for x in numbers()])
-    ways: list[Callable[[list[Any]], Subject]] = [partial(Plain, f, checked)]
-    ways += [partial(Kernel, f, None, arrays, "float64", None) for arrays in libraries]
     made, failures = list[tuple[Any, Subject]](), []
-    for way in ways:
+    for arrays in libraries:
+        way = partial(Kernel, f, None, arrays, "float64", None)
         try:
             made.append((way, way(numbers())))
         except Exception as failure:

@@ -17,7 +17,7 @@ import numpy as np
 from ..engine import Op
 from ..errors import quoted
 from .backend import Array, Call, array_of
-from .kernel import Kernel, Plain
+from .kernel import Kernel
 from .report import agree, greatest
 from .subject import OpSubject
 from .values import factors_of
@@ -37,7 +37,7 @@ class Mistaken(Op):
 
     def __init__(self, op: Op, i: int, mistake: Mistake) -> None:
         vars(self).update(vars(op))
-        self.adds_in_place, self.returns_new = None, False
+        self.adds_in_place, self.trusted = None, False
         self.op, self.i, self.mistake = op, i, mistake
 
     def pull(self, y, g, *options):
@@ -73,16 +73,17 @@ def other_mistakes(call: Call, i: int) -> Iterator[tuple[str, Mistake]]:
             yield text, lambda pull, g: pull(g) / v  # noqa: B023
 
 
-def in_steps(f: Any) -> Plain | None:
+def in_steps(f: Any) -> Kernel | None:
     """Return the function as one that this package differentiates, if it can."""
-    if isinstance(f.reference, Plain):
-        return f.reference
+    reference = f.reference
+    if reference is not None and reference.library == "numpy" and reference.vjp is None:
+        return reference
     with suppress(Exception):
         if isinstance(f, Kernel):
             function = f.f or (lambda *inputs: f.vjp[0](*inputs)[0])
         else:
             function = partial(f.op_call.op.forward, **f.op_call.settings)
-        plain = Plain(function, f.checked, f.operands)
+        plain = Kernel(function, None, f.operands, "float64")
         rounding = max(1e-9, 64 * f.precision)
         if all(map(partial(agree, rtol=rounding, atol=rounding), plain.values, f.values)):
             return plain
@@ -111,13 +112,14 @@ def wrong_step(
     plain = in_steps(f)
     if plain is None or f.inputs[which].size < 3:
         return None
+    position = plain.checked.index(f.checked[which])
     with plain.backend.watch() as calls:
         run = plain.run()
     calls = [call for call in calls if call.result._node][: -MOST - 1 : -1]  # the last first
 
     def gradient(group: list[Call], i: int, mistake: Mistake) -> Array:
         with mistaken(group, i, mistake):
-            (g,) = plain.pull(f.cotangents, run, wanted=[which])
+            g = plain.pull(f.cotangents, run)[position]
         return np.zeros(f.inputs[which].shape) if g is None else g
 
     right = gradient([], 0, missing)

@@ -168,23 +168,15 @@ class GraphSubject(Subject):
 
     def _pull(self, outputs, cotangents, wanted=None) -> Gradients:
         tensors = self.tensors if wanted is None else [self.tensors[k] for k in wanted]
-        return self.arrays(self.gradient(outputs, tensors, cotangents))
-
-    def gradient(self, outputs, tensors, cotangents, pull=None):
-        """Return the gradients as tensors, or what pull(outputs, tensors, cotangents) returns."""
-        pairs = [(t, c) for t, c in zip(outputs, cotangents) if self.backend.wants_gradient(t)]
-        if not pairs:
-            return [None] * len(tensors)
-        roots, seeds = map(list, zip(*pairs))
-        return (pull or self.backend.vjp)(roots, tensors, seeds)
+        return self.arrays(self.backend.gradient(outputs, tensors, cotangents))
 
     def arrays(self, tensors) -> Gradients:
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def hooked(self) -> bool:
         """Return whether a hook changes a gradient in a backward pass."""
-        outputs, hooked = self.outputs(), self.backend.hooked
-        return self.gradient(outputs, self.tensors, self.cotangents, hooked) is True
+        backend, outputs = self.backend, self.outputs()
+        return backend.gradient(outputs, self.tensors, self.cotangents, backend.hooked) is True
 
     def traced(self) -> list[Call]:
         """Run the function, and return a list of the ops that run."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import permutations, product
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,31 @@ def factors_of(known: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(text.format(name), f(v)) for text, f in MAPS.items() for name, v in known]
 
 
-def permuted_axes(axes: int) -> dict[tuple[int, ...], str]:
-    """Return the permutations of up to four axes except the identity, and what they are called."""
-    names = {}
-    for order in list(permutations(range(axes)))[1:] if axes < 5 else []:
-        swapped = [k for k, axis in enumerate(order) if k != axis]
-        names[order] = f"with its axes in the order {order}"
-        if len(swapped) == 2:
-            names[order] = f"with axes {swapped[0]} and {swapped[1]} exchanged"
-            names[order] += " (.mT)" * (swapped == [axes - 2, axes - 1])
+def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable, Array]]:
+    """Yield ways to put elements at other indices by mistake.
+
+    Each is a kind of mistake, what was done, a function that does it, and a mask of the elements
+    that do not come from the other end of an axis.
+    """
+    axes, everywhere = len(shape), np.ones(shape, bool)
+    for order in list(permutations(range(axes)))[1:] if axes < 5 else ():
+        moved = [k for k, axis in enumerate(order) if k != axis]
+        how = f"with its axes in the order {order}"
+        if len(moved) == 2:
+            how = f"with axes {moved[0]} and {moved[1]} exchanged"
+            how += " (.mT)" * (moved == [axes - 2, axes - 1])
         elif order == (*range(axes)[::-1],):
-            names[order] = "with all axes reversed (.T, where .mT exchanges the last two)"
-    return names
+            how = "with all axes reversed (.T, where .mT exchanges the last two)"
+        yield "transposed", how, partial(np.transpose, axes=order), everywhere
+    for n in range(1, axes + 1):
+        for some in combinations(range(axes), n):
+            how = f"reversed along axis {' and '.join(map(str, some))}"
+            yield "reversed", how, partial(np.flip, axis=some), everywhere
+    for axis, by in product(range(axes), (1, -1)):
+        how = f"moved by {by} along axis {axis}"
+        border = 0 if by == 1 else shape[axis] - 1
+        inside = np.indices(shape)[axis] != border
+        yield "shifted by one", how, partial(np.roll, shift=by, axis=axis), inside
 
 
 NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and what it means

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Any
 
 from .. import __version__
 from . import commands
@@ -21,14 +20,13 @@ JSON = {
     "action": "store_true",
     "help": "print JSON, for Gradescope or a program",
 }
-LANGUAGE = {"choices": ("en", "zh"), "help": "the language (default: TINYGRAD_ATTN_LANG, or en)"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     options = vars(make_parser().parse_args(argv))
     run, command, traceback = (options.pop(key) for key in ("run", "command", "traceback"))
-    if language := options.pop("lang", None):
+    if language := options.pop("lang"):
         os.environ["TINYGRAD_ATTN_LANG"] = language  # the marker's catalogue is looked up by it
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # its encoding may lack the lines of pictures
@@ -58,19 +56,22 @@ def make_parser():
     )
     parser.add_argument("--version", action="version", version=f"tinygrad_attn {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
-    parser.set_defaults(run=parser.print_help)
+    parser.set_defaults(run=parser.print_help, lang=None)
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
     def command(run, target="", shaped=False):
         """Add a command, described by its docstring, and return the function that adds options."""
         one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
+        language = "the language of texts that are translated (default: TINYGRAD_ATTN_LANG, or en)"
+        one.add_argument("--lang", choices=("en", "zh"), help=language)
         if target:
             one.add_argument("target", metavar="FILE.py[:FUNCTION]|MODULE:FUNCTION", help=target)
         if shaped:
             text = 'shape of an input, or of all: "(4, 64) (64,)" (default: 3,4 for each)'
-            look: Any = {"action": "extend", "type": shapes, "metavar": "2,3", "help": text}
-            one.add_argument("--shape", "--shapes", **look)
+            one.add_argument(
+                "--shape", "--shapes", action="extend", type=shapes, metavar="2,3", help=text
+            )
         return one.add_argument
 
     add = command(commands.demo)
@@ -94,7 +95,6 @@ def make_parser():
     add("--reference", metavar=place, help="a plain function with the right results")
     add("--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="the precision")
     add("--json", **JSON)
-    add("--lang", **LANGUAGE)
     add = command(commands.source, "a function of arrays, or a module", shaped=True)
     add("-o", "--output", help="a .py file (default: print the text)")
     add("--forward", action="store_true", help="write only the forward pass")
@@ -113,14 +113,12 @@ def _add_teaching(command):
     add("--json", **JSON)
     add("--step", help="the number of a step, for the project `engine`")
     add("--all", dest="everything", action="store_true", help="explain every failed check")
-    add("--lang", **LANGUAGE)
     add = command(commands.exam)
     add("file", metavar="FILE.py", help="an engine, or an adapter for one (see docs/exam.md)")
     add("--only", default="", metavar="GROUP,...", help="examine only these groups of cases")
     add("--need", default="", metavar="GROUP,...", help="groups that the engine must offer")
     add("--time-limit", type=float, default=10, help="seconds per case (default 10)")
     add("--json", **JSON)
-    add("--lang", **LANGUAGE)
     add = command(commands.practice)
     add("target", nargs="?", metavar="TOPIC|FILE.py", help="a topic (default: mixed), or your file")
     add("--level", type=int, default=1, help="number of lines, 1 to 6 (default 1)")
@@ -129,17 +127,14 @@ def _add_teaching(command):
     add("--time-limit", type=float, default=60, help="seconds for the marking (default 60)")
     add("--hint", type=int, metavar="1..3", help="1: a derivative, 2: what is wrong, 3: the rule")
     add("--json", **JSON)
-    add("--lang", **LANGUAGE)
     add = command(commands.page)
     add("file", metavar="FILE.py", help="a file that calls exercise(...): docs/own-exercises.md")
     add("-o", "--output", metavar="DIR", required=True, help="the folder of the page")
     add("--offline", action="store_true", help="put Python into the folder too")
-    add("--lang", **LANGUAGE)
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
     add("--release", action="store_true", help="for lecturers: autograders, slides, variants")
     add("--students", metavar="FILE.csv", help="a line email,number for each student")
-    add("--lang", **LANGUAGE)
 
 
 def count(text):

@@ -86,7 +86,7 @@ def exercise(name, files, hidden, **options):
     """Mark an exercise of the course."""
     if hidden:
         os.environ["TINYGRAD_ATTN_HIDDEN"] = str(Path(hidden).resolve(strict=True))
-    return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
+    return _marking("mark").main(name, *files, **options)
 
 
 def page(file, output, offline):
@@ -97,12 +97,12 @@ def page(file, output, offline):
 
 def exam(file, **options):
     """Examine the gradients of any engine through an adapter of a few lines."""
-    return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
+    return _marking("_exam").main(file, **options)
 
 
 def practice(target, **options):
     """Make a function to differentiate by hand, and mark your backward rule."""
-    return load(_source("docs/course/marking") / "_practice.py").main(target, **options)
+    return _marking("_practice").main(target, **options)
 
 
 def course(folder, release, students):
@@ -114,6 +114,11 @@ def course(folder, release, students):
         print(load(place / "release.py").release(into, students))
     else:
         print(load(place / "layout.py").lay_out(into))
+
+
+def _marking(name):
+    """Run a file of the course's marker, and return it as a module."""
+    return load(_source("docs/course/marking") / f"{name}.py")
 
 
 def _source(name):
@@ -144,15 +149,7 @@ def source(target, shape, output, forward):
     print(program.save(output) if output else str(program).rstrip("\n"))
 
 
-def gradcheck(
-    target,
-    shape,
-    seed,
-    vjp,
-    reference,
-    as_json,
-    **options,
-):
+def gradcheck(target, shape, seed, vjp, reference, as_json, **options):
     """Check a function's gradient at random inputs, by differences or against a reference."""
     from ..check import gradcheck as check
 
@@ -170,7 +167,7 @@ def in_language(text):
     """Return a text in the language of --lang, which the marker's catalogue has."""
     if os.environ.get("TINYGRAD_ATTN_LANG", "en") == "en":
         return text
-    return str(load(_source("docs/course/marking") / "_language.py").in_language(text))
+    return str(_marking("_language").in_language(text))
 
 
 def _in_the_library_of(function, x):

@@ -18,8 +18,6 @@ from .op import Op
 class Bundling(Op):
     """An op that makes a bundle, or takes a member out of it; their gradient is a `Parts`."""
 
-    bundles = True
-
 
 @Bundling
 def bundle(*tensors):
@@ -34,8 +32,8 @@ def _unbundled(g, _y, *_tensors):
 
 @Bundling
 def member(of, *, position, values):
-    """Return one of the arrays for which a bundle stands."""
-    return values[position]
+    """Return one of the arrays for which a bundle stands: values(position)."""
+    return values(position)
 
 
 member.vjp(lambda g, _y, _of, *, position, values: Parts({position: g}))
@@ -43,7 +41,7 @@ member.vjp(lambda g, _y, _of, *, position, values: Parts({position: g}))
 
 def members(of, values):
     """Return tensors with these arrays as values, whose gradients go to the bundle together."""
-    return [member(of, position=i, values=values) for i in range(len(values))]
+    return [member(of, position=i, values=values.__getitem__) for i in range(len(values))]
 
 
 def bundled(tensors, hook):

@@ -5,6 +5,7 @@ number. Nodes point backwards, from an output to its inputs. So the graph has no
 freed together with the last reference to its final output.
 """
 
+from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -15,19 +16,17 @@ next_number = count(1).__next__
 """Returns the next sequence number. An output is always newer than its inputs."""
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A record of how a tensor was computed."""
 
-    __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "checksums")
-
-    def __init__(self, op, inputs, settings, saved, scope):
-        self.number = next_number()
-        self.op = op
-        self.inputs = inputs  # tensors where a gradient is wanted, else plain values
-        self.settings = settings
-        self.saved = saved  # values that the op saves for its VJP
-        self.scope = scope  # the call of a module or a reference function that ran the op
-        self.checksums = None  # of memory that the user can write to; see inplace.py
+    number: int
+    op: Any
+    inputs: Any  # tensors where a gradient is wanted, else plain values
+    settings: Any
+    saved: Any  # values that the op saves for its VJP
+    scope: Any  # the call of a module or a reference function that ran the op
+    checksums: Any = None  # of memory that the user can write to; see inplace.py
 
 
 class Hooks:
@@ -36,10 +35,10 @@ class Hooks:
     __slots__ = ("functions", "retains", "others", "wanted")
 
     def __init__(self):
-        self.functions: list[Any] = []
+        self.functions = []
         self.wanted = True  # False while the tensor is frozen
         self.retains = False  # whether the output of an op keeps its .grad
-        self.others: list[Any] = []  # tensors of the first run of a checkpoint that keep it
+        self.others = []  # tensors of the first run of a checkpoint that keep it
 
     def __bool__(self):
         return self.wanted
@@ -82,16 +81,11 @@ def tensor_of(array, node=None):
     return t
 
 
-class Parts(dict[int, Any]):
+class Parts(dict):
     """The gradient of a bundle of tensors: {position: gradient}, see bundle.py."""
 
     def __add__(self, other):
-        both = {i: self[i] + g if i in self else g for i, g in other.items()}
-        return Parts({**self, **both})
-
-    def copy(self):
-        """Return other Parts with the same gradients."""
-        return Parts(self)
+        return Parts(self | {i: self[i] + g if i in self else g for i, g in other.items()})
 
 
 def tracked(x):

@@ -8,40 +8,36 @@ change:
 - Memory is **lent** while the user holds `t.data`, `t.numpy()` or a view of it. It has a checksum
   from the moment when the user got it, which is compared when the last view is gone.
 - A node keeps checksums of the values that its VJPs read if the user can write to them when the op
-  runs: lent memory, operands that are ndarrays, and arrays among the settings.
+  runs: lent memory, and operands that are ndarrays. (Of arrays among the settings, it has copies.)
 
 All events take the next sequence number, so comparing numbers shows whether an event came after the
 creation of a node. This module never affects a result.
 """
 
-import zlib
+from dataclasses import dataclass
 from weakref import finalize
 
 import numpy as np
 from numpy import ndarray
 
 from ..errors import describe
-from ..tree import tree_leaves, tree_map
 from .graph import Symbolic, Variable, array_of, next_number
 
 
-class Memory:
-    """What is known about writes to the memory of an array."""
+@dataclass(slots=True)
+class Loan:
+    """Memory that the user can write to, through views that are in use."""
 
-    __slots__ = ("written", "holders", "lent", "checksum")
-
-    def __init__(self):
-        self.written = 0  # the number of the last write
-        self.holders = 0  # the number of arrays through which the user can write now
-        self.lent = 0  # the number of the event when the first of them was handed out
-        self.checksum = 0  # at that event
+    number: int  # of the event when it was handed out
+    checksum: int  # at that event
+    views: int = 0
 
 
-known: dict[int, Memory] = {}
-"""All Memory objects, by the id of the array that owns the memory."""
+lent: dict[int, Loan] = {}
+"""The loan of memory, by the id of the array that owns it."""
 
-exposed: set[int] = set()
-"""The ids of memory-owning arrays that the user can write to now."""
+written: dict[int, int] = {}
+"""The number of the last write to memory, by the id of the array that owns it."""
 
 latest = 0
 """The number of the last event. Newer nodes need no comparison."""
@@ -63,37 +59,21 @@ def owner(array):
         array = base
 
 
-SMALL = 2**15  # bytes, below which one CRC takes less time than several NumPy calls
-BLOCK = 2**14  # words of 8 bytes: a block and its factors fit into the processor's cache
-FACTORS = np.multiply.accumulate(np.full(BLOCK, 6364136223846793005, np.uint64))  # all odd
+SMALL = 2**15  # bytes, below which hash() takes less time than several NumPy calls
+FACTORS = np.multiply.accumulate(np.full(2**10, 6364136223846793005, np.uint64))  # all odd
 
 
 def checksum_of(array):
     """Return a checksum of the array's values, which any change of one element changes.
 
-    Large arrays are summed with odd factors modulo 2^64, four times as fast as a CRC.
+    Rows of a large array are summed with odd factors modulo 2^64, four times as fast as hash().
     """
-    octets = (array if array.flags.c_contiguous else array.ravel(order="K")).data
-    size = array.nbytes
-    if size < SMALL:
-        return zlib.crc32(octets)
-    words = np.frombuffer(octets, np.uint64, size // 8)
-    total, products = zlib.crc32(octets.cast("B")[size // 8 * 8 :]), np.empty(BLOCK, np.uint64)
-    for start in range(0, len(words), BLOCK):
-        block = words[start : start + BLOCK]
-        n = len(block)
-        total = total * 31 + int(np.multiply(block, FACTORS[:n], out=products[:n]).sum())
-    return total % 2**64
-
-
-def memory_of(array):
-    """Return the Memory object of this array, creating it if needed."""
-    base = owner(array)
-    memory = known.get(id(base))
-    if memory is None:
-        memory = known[id(base)] = Memory()
-        _at_end_of(base, known.pop, id(base))
-    return memory
+    if array.nbytes < SMALL:
+        return hash(array.tobytes())
+    octets = array.ravel(order="K").view(np.uint8)
+    end = octets.size - octets.size % FACTORS.nbytes
+    sums = octets[:end].view(np.uint64).reshape(-1, FACTORS.size) @ FACTORS
+    return hash(sums.tobytes() + octets[end:].tobytes())
 
 
 def _at_end_of(array, function, argument):
@@ -104,10 +84,11 @@ def _at_end_of(array, function, argument):
 def changed(*arrays):
     """Report that the package has written to these arrays."""
     global latest
-    number = latest = next_number()
-    for array in arrays:
-        if has_memory(array):
-            memory_of(array).written = number
+    latest = next_number()
+    for base in map(owner, filter(has_memory, arrays)):
+        if id(base) not in written:
+            _at_end_of(base, written.pop, id(base))
+        written[id(base)] = latest
 
 
 def replace(tensor, array):
@@ -134,73 +115,59 @@ def hand_out(array):
         return array
     # NumPy looks through arrays for the base of a view, but not through this memoryview. So this
     # view lives until the last view of it is gone.
-    view = np.asarray(memoryview(array))
-    memory, base = memory_of(array), owner(array)
-    if not memory.holders:
-        memory.checksum = checksum_of(base)
-        memory.lent = latest = next_number()
-        exposed.add(id(base))
-    memory.holders += 1
+    view, base = np.asarray(memoryview(array)), owner(array)
+    if id(base) not in lent:
+        latest = next_number()
+        lent[id(base)] = Loan(latest, checksum_of(base))
+    lent[id(base)].views += 1
     _at_end_of(view, _returned, base)
     return view
 
 
 def _returned(base):
     """Record that an array through which the user could write is gone."""
-    memory = memory_of(base)
-    memory.holders -= 1
-    if not memory.holders:
-        exposed.discard(id(base))
-        memory.lent = 0
-        if checksum_of(base) != memory.checksum:
+    loan = lent[id(base)]
+    loan.views -= 1
+    if not loan.views:
+        del lent[id(base)]
+        if checksum_of(base) != loan.checksum:
             changed(base)
 
 
 def unshared(array):
     """Return a copy, or the array itself if its memory is that of another tensor."""
-    return np.array(array) if has_memory(array) and id(owner(array)) not in exposed else array
+    return np.array(array) if has_memory(array) and id(owner(array)) not in lent else array
+
+
+def is_writeable(x):
+    """Return whether x is an array in memory that someone can write to."""
+    return has_memory(x) and owner(x).flags.writeable
 
 
 def was_changed(array, since):
     """Return whether the package or the user has written to this array after an event."""
-    memory = known.get(id(owner(array))) if has_memory(array) else None
-    return memory is not None and (
-        memory.written > since
-        or memory.lent > since
-        and checksum_of(owner(array)) != memory.checksum
-    )
+    if not has_memory(array):
+        return False
+    base = owner(array)
+    loan = lent.get(id(base))
+    by_user = loan and loan.number > since and checksum_of(base) != loan.checksum
+    return by_user or written.get(id(base), 0) > since
 
 
 def protect(node, y):
-    """Store the checksums of the values that VJPs read and the user can write to.
-
-    Also copy the lists and dicts among the settings, but not what they contain.
-    """
-    node.settings = tree_map(lambda leaf: leaf, node.settings)
-    for place, value, is_read in _values(node, y, True):
-        array = array_of(value)
-        if not is_read or not has_memory(array):
+    """Store the checksums of the values that VJPs read and the user can write to."""
+    for place, value in enumerate((y, *node.inputs)):
+        array, of_tensor = array_of(value), place == 0 or isinstance(value, Variable)
+        if not has_memory(array) or not _reads(node, place, create_graph=True):
             continue
-        memory = owner(array)
-        of_tensor = isinstance(value, Variable) or place == 0
-        if id(memory) in exposed if of_tensor else memory.flags.writeable:
+        if id(owner(array)) in lent if of_tensor else is_writeable(array):
             node.checksums = node.checksums or {}
             node.checksums[place] = checksum_of(array)
 
 
-def _values(node, y, create_graph):
-    """Yield the place and value of y (0), of the inputs (from 1) and of arrays among the settings.
-
-    Also yield whether the VJPs read the value. Differentiating a reference reads all values.
-    """
-    reads = None if create_graph and node.op.reference else node.op.stands_for.reads
-    for place, value in enumerate((y, *node.inputs)):
-        yield place, value, reads is None or place in reads
-    for name, setting in node.settings.items():
-        parts = setting if type(setting) is tuple else (setting,)
-        for i, part in enumerate(parts if node.op.trusted else tree_leaves(setting)):
-            if has_memory(part):
-                yield (name, i), part, True
+def _reads(node, place, create_graph):
+    """Return whether the pass reads y (place 0) or an input (from 1). References read all."""
+    return create_graph and node.op.reference or node.op.stands_for.reads(place)
 
 
 def check(y, create_graph):
@@ -209,25 +176,16 @@ def check(y, create_graph):
     VJPs also use the shapes and dtypes of other values.
     """
     node = y._node
-    for place, value, is_read in _values(node, y, create_graph):
+    for place, value in enumerate((y, *node.inputs)):
         array, (another, of_another_type) = array_of(value), replaced(value)
-        if not is_read:
-            different = of_another_type > node.number
-        elif node.checksums and place in node.checksums:
+        if node.checksums and place in node.checksums:
             different = checksum_of(array) != node.checksums[place]
         else:
             different = another > node.number or was_changed(array, node.number)
-        if different:
-            raise _changed_since(node, place, value)
-
-
-def _changed_since(node, place, value):
-    """Return the error for a value that was changed after the node's op used it."""
-    role = "its own output"
-    if place:
-        role = f"its input {place - 1}" if isinstance(place, int) else f"its setting {place[0]!r}"
-    return ValueError(
-        f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but this "
-        "value was changed in place after it was used. Compute a new tensor instead (x = x + 1, "
-        "not x.data += 1), change a copy, or call backward() before the change."
-    )
+        if different and (of_another_type > node.number or _reads(node, place, create_graph)):
+            role = f"its input {place - 1}" if place else "its own output"
+            raise ValueError(
+                f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but "
+                "this value was changed in place after it was used. Compute a new tensor instead "
+                "(x = x + 1, not x.data += 1), change a copy, or call backward() before the change."
+            )

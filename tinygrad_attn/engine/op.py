@@ -19,16 +19,16 @@ from numpy import generic, ndarray
 from ..errors import describe, explain
 from ..tree import tree_leaves, tree_map
 from . import inplace
-from .graph import Node, Symbolic, Variable, read_only, tensor_of, tracked
-from .run import context
+from .graph import Node, Symbolic, Variable, next_number, read_only, tensor_of, tracked
+from .run import VALUES_ONLY, context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
+CONSTANTS = NUMBERS | {str, slice, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
-_Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 PACKAGE = __name__.partition(".")[0] + "."
 
 
@@ -40,41 +40,35 @@ class Op:
     are inputs; keyword-only arguments are settings, which have no derivative.
     """
 
-    bundles = False
-
     def __init__(
-        self,
-        forward: Function,
-        *,
-        broadcasts: bool = False,
-        saves: bool = False,
-        reference=None,
-        stands_for: Op | None = None,
+        self, forward, *vjps, broadcasts=False, saves=False, reference=None, stands_for=None
     ):
-        if not callable(forward):
-            raise TypeError(f"@op must decorate a function on arrays, got {describe(forward)}.")
         is_ufunc = isinstance(forward, np.ufunc)  # which has no signature
-        parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
-        self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
+        parameters = () if is_ufunc else inspect.signature(forward).parameters.values()
+        self.input_names = tuple(p.name for p in parameters if p.kind < p.VAR_POSITIONAL)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = getattr(forward, "nin", len(self.input_names))
+        self.count = forward.nin if is_ufunc else len(self.input_names)
+        optional = [p for p in parameters if p.default is not p.empty]
+        self.defaults = {p.name: p.default for p in optional if p.kind is p.KEYWORD_ONLY}
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
-        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-        self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
-        self.__name__ = type(forward).__name__  # unless it has a name
-        functools.update_wrapper(self, forward, updated=())
-        # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
-        self.trusted = str(self.__module__).startswith(PACKAGE)
-        self.returns_new = self.trusted and not self.bundles  # as a part of g is not new
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives
-        self.stands_for: Op = stands_for or self  # the op that it replaces
-        self.kernel: Any = None  # runs in place of this op; set by fast/
-        self.adds_in_place: Any = None  # (total, g, **settings) -> (); g is added to total
-        self.vjps: tuple[Function | None, ...] = ()  # one for each input,
-        self.joint_vjp: Function | None = None  # or one for all of them,
+        self.stands_for = stands_for or self  # the op that it replaces
+        self.kernel = None  # runs in place of this op; set by fast/
+        self.adds_in_place = None  # (total, g, **settings) -> (); g is added to total
+        self.vjps = ()  # one for each input,
+        self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
-        self.reads: frozenset[int] | None = None  # which values the VJPs read: 0 is y; None for all
+        self.value_names = []  # of the parameters of each VJP for y and the inputs
+        self.read = {}  # whether the VJPs read a value, by its place among them
+        self.__name__ = type(forward).__name__  # unless it has a name
+        functools.update_wrapper(self, forward, updated=())
+        if vjps:
+            self.__module__ = vjps[0].__module__  # not NumPy's module
+        # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
+        self.trusted = str(self.__module__).startswith(PACKAGE)
+        if vjps:
+            self.vjp(*vjps)
 
     def __repr__(self):
         return f"<op {self.__name__}>"
@@ -90,16 +84,16 @@ class Op:
                 f"but .vjp() got {len(vjps)} VJPs. Pass one VJP for each input, or None for an "
                 "input without a derivative, and make settings keyword-only (after a *)."
             )
+        self.vjps, self.joint_vjp = vjps, None
+        self.value_names, self.read = [_value_names(vjp) for vjp in vjps if vjp], {}
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
-        for vjp in filter(None, vjps):
-            names = [p.name.lstrip("_") for p in _value_parameters(vjp) if p.kind in _Positional]
+        for names in self.value_names:
+            names = [name.lstrip("_") for name in names]
             if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
                     f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
                     f"but one of them takes (g, {', '.join(names)})."
                 )
-        self.vjps, self.joint_vjp = vjps, None
-        self.reads = self._values_read(filter(None, vjps))
         return self
 
     def vjp_all(self, vjp: VJP) -> VJP:
@@ -111,9 +105,16 @@ class Op:
         gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
+        self.value_names, self.read = [_value_names(vjp)], {}
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
-        self.reads = self._values_read([vjp])
         return vjp
+
+    def reads(self, place):
+        """Return whether the VJPs read a value: y (place 0), or an input (from 1)."""
+        if place not in self.read:
+            named = [names[min(place, len(names) - 1)] for names in self.value_names]
+            self.read[place] = not self.trusted or any(name[0] != "_" for name in named)
+        return self.read[place]
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -122,12 +123,12 @@ class Op:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
                 return y
-        # `any_array`: whether there is an array or list that the user may change, here in a setting
-        inputs, settings, any_array = (
-            self._bind(inputs, settings) if settings else (inputs, self.defaults, not self.trusted)
-        )
+        if settings:
+            inputs, settings = self._bind(inputs, settings)
+        else:
+            settings = self.defaults
         arrays = []
-        tensors = wanted = False
+        tensors = wanted = any_array = False
         all_wanted = True
         for x in inputs:
             if isinstance(x, Variable):
@@ -140,8 +141,10 @@ class Op:
             elif type(x) not in NUMBERS:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
+        # A user's function cannot write to the arrays of Tensors.
+        values = arrays if self.trusted or not tensors else map(read_only, arrays)
         try:
-            y = self.forward(*(arrays if self.trusted else _protected(arrays, inputs)), **settings)
+            y = self.forward(*values, **settings)
         except Exception as error:
             explained = explain(self.__name__, inputs, error)
             raise explained from (None if explained is error else error)
@@ -156,15 +159,14 @@ class Op:
             kind = y.dtype.kind
         node, recording = None, here["recording"]
         if recording and wanted and kind == "f":  # only floats have derivatives
-            if recording is True:
-                kept = inputs
-                if not all_wanted:  # a node keeps tensors only where a gradient is wanted
-                    kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
-                node = Node(self, kept, settings, saved, here["scope"])
-                if any_array or inplace.exposed:
+            if recording is VALUES_ONLY:
+                node = Node(next_number(), in_checkpoint, (), {}, None, here["scope"])
+            else:
+                settings = constant(settings) if settings else settings
+                kept = inputs if all_wanted else _kept(inputs, arrays)
+                node = Node(next_number(), self, kept, settings, saved, here["scope"])
+                if any_array or inplace.lent:
                     inplace.protect(node, y)
-            else:  # VALUES_ONLY
-                node = Node(in_checkpoint, (), {}, None, here["scope"])
         output = tensor_of(y, node)
         for listener in here["listeners"]:
             listener.computed(self, inputs, settings, output)
@@ -180,108 +182,87 @@ class Op:
         return y
 
     def _bind(self, inputs, settings):
-        """Move inputs passed by keyword to their positions, and fill in the default settings.
-
-        Also return whether there are arrays or lists among the settings.
-        """
-        any_array = not self.trusted  # the settings of a user's op may have any type
+        """Move inputs passed by keyword to their positions, and fill in the default settings."""
         for name, value in settings.items():
             if name in self.input_names:
                 bound = inspect.signature(self.forward).bind(*inputs, **settings)
                 bound.apply_defaults()
                 return self._bind(bound.args, bound.kwargs)
-            kind = value.__class__
-            if kind in NUMBERS:
-                continue
             if isinstance(value, Variable):
                 raise TypeError(
                     f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
                     f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
-            if kind in (ndarray, list) or kind is tuple and ndarray in map(type, value):
-                any_array = True
-        return inputs, {**self.defaults, **settings}, any_array
+        return inputs, {**self.defaults, **settings}
 
     def pull(self, y, g, needed=None, create_graph=False):
         """Return (i, contribution of y to the gradient of input i) for each input: g times dy/dx.
 
         `needed` contains the tensors that need a gradient; None means all.
         """
-        if create_graph and self.stands_for is not self:
-            return self.stands_for.pull(y, g, needed, create_graph)
         node = y._node
         inputs, settings, vjps = node.inputs, node.settings, self.vjps
         if not inputs:
             return node.op.pull()  # released by another thread
-        values, needs = [], []
-        for x in inputs:
-            if isinstance(x, Variable):
-                needs.append(needed is None or x in needed)
-                if not create_graph:
-                    x = x._data
-            else:
-                needs.append(False)
-            values.append(x)
-        if create_graph and self.reference:
-            return self._pull_reference(g, node, needs)
-        y = y if create_graph else y._data
+        if create_graph:
+            if self.stands_for is not self:
+                return self.stands_for.pull(y, g, needed, create_graph)
+            if self.reference:
+                return self._pull_reference(g, node, needed)
+            values = inputs
+        else:
+            y, values = y._data, []
+            for x in inputs:
+                values.append(x._data if isinstance(x, Variable) else x)
         if not self.trusted:
             g, y, *values = map(read_only, (g, y, *values))
+        together = None
         if len(vjps) < len(inputs):
-            return self._pull_together(g, y, values, needs, node)
+            together = self._pull_together(g, y, values, node, needed)
         contributions = []
-        for i, need in enumerate(needs):
-            vjp = vjps[i]
-            if need and vjp is not None:
-                contributions.append((i, vjp(g, y, *values, **settings)))
+        for i, x in enumerate(inputs):
+            if not isinstance(x, Variable) or needed is not None and x not in needed:
+                continue
+            if together is None:
+                if vjp := vjps[i]:
+                    contributions.append((i, vjp(g, y, *values, **settings)))
+            elif together[i] is not None:
+                contributions.append((i, together[i]))
         return contributions
 
-    def _pull_together(self, g, y, values, needs, node):
-        """Return the contributions by the joint VJP."""
+    def _pull_together(self, g, y, values, node, needed):
+        """Return what the joint VJP returns: a gradient or None for each input."""
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(values)} inputs. Add "
                 f"{self.__name__}.vjp(...) with one VJP for each input, or call detach() on the "
                 "op's output."
             )
-        extra: dict[str, Any] = {}
+        extra = {}
+        if self.asks_needs:
+            extra["needs"] = _needs(node.inputs, needed)
         if self.saves:
             extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
             if isinstance(g, Variable):
                 self._check_saved(node.saved)
-        if self.asks_needs:
-            extra["needs"] = tuple(needs)
         contributions = self.joint_vjp(g, y, *values, **node.settings, **extra)
         if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
             raise TypeError(
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
                 f"return a tuple of length {len(values)}, with a gradient or None for each input."
             )
-        return [(i, c) for i, c in enumerate(contributions) if c is not None and needs[i]]
+        return contributions
 
-    def _pull_reference(self, g, node, needs):
+    def _pull_reference(self, g, node, needed):
         """Run the reference, a composition of ops, and differentiate it."""
         from .backward import sweep
 
-        inputs = node.inputs
-        first = {inputs[i]: i for i in reversed(range(len(inputs))) if needs[i]}
+        needs = _needs(node.inputs, needed)
+        first = {x: i for i, x in reversed([*enumerate(node.inputs)]) if needs[i]}
         function = getattr(self.reference, "function", self.reference)
-        output = function(*inputs, **node.settings)
+        output = function(*node.inputs, **node.settings)
         gradients = sweep([output], [g], wanted=[*first], create_graph=True, inner=True)
-        return [(i, gradients[x]) for x, i in first.items() if x in gradients]
-
-    def _values_read(self, vjps):
-        """Return the positions of the values that the VJPs read (0 for y), or None for all."""
-        read = set()
-        for vjp in vjps:
-            for i, p in enumerate(_value_parameters(vjp)):
-                if p.name.startswith("_") and self.trusted:
-                    continue
-                if p.kind is p.VAR_POSITIONAL:
-                    return None
-                if p.kind in _Positional:
-                    read.add(i)
-        return frozenset(read)
+        return [(first[x], gradient) for x, gradient in gradients.items()]
 
     def _check_saved(self, saved):
         """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
@@ -295,17 +276,37 @@ class Op:
                 )
 
 
-def _value_parameters(vjp):
-    """Return a VJP's parameters for y and the inputs."""
-    try:
-        return list(inspect.signature(vjp).parameters.values())[1:]  # without g
-    except (TypeError, ValueError):  # It is not written in Python.
-        return [inspect.Parameter("values", inspect.Parameter.VAR_POSITIONAL)]
+def _value_names(vjp):
+    """Return the names of a VJP's parameters for y and the inputs; the last may stand for many."""
+    parameters = [*inspect.signature(vjp).parameters.values()][1:]  # without g
+    return [p.name for p in parameters if p.kind < p.KEYWORD_ONLY]
 
 
-def _protected(arrays, inputs):
-    """Return the arrays for a user's function, which cannot write to those of Tensors."""
-    return [read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)]
+def _needs(inputs, needed):
+    """Return a tuple that says for each input whether it needs a gradient."""
+    return tuple([isinstance(x, Variable) and (needed is None or x in needed) for x in inputs])
+
+
+def _kept(inputs, arrays):
+    """Return the inputs of a node, which keeps tensors only where a gradient is wanted."""
+    return tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+
+
+def constant(settings):
+    """Return settings that do not change: arrays, lists and dicts among them are copied."""
+    for value in settings.values():
+        if value.__class__ in CONSTANTS:
+            continue
+        for part in value if value.__class__ is tuple else (value,):
+            if part.__class__ not in CONSTANTS and may_change(part):
+                copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
+                return {name: tree_map(copied, value) for name, value in settings.items()}
+    return settings
+
+
+def may_change(x):
+    """Return whether the user may change x, or something in it."""
+    return isinstance(x, (tuple, list, dict)) or inplace.is_writeable(x)
 
 
 class Gone(Op):
@@ -343,27 +344,22 @@ def as_operand(op, x, inputs):
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, Symbolic):
         return x.as_it_is()
-    if isinstance(x, generic) and (like is None or x.dtype.kind in KINDS):
-        return x if like is None else x.item()
-    if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
+    if isinstance(x, (list, tuple)):
+        x = np.asarray(x)
+        if like is not None and like.kind == "f" and x.dtype.kind in "iuf":
+            return x.astype(like)
+    if like is None:
         return x
-    is_list = isinstance(x, (list, tuple))
-    if is_list and any(isinstance(item, Variable) for item in x):
-        raise TypeError(
-            f"{op.__name__} got a {type(x).__name__} of Tensors. Join the Tensors first with "
-            "np.stack or np.concatenate."
-        )
-    usable = (is_list or isinstance(x, ndarray)) and not isinstance(x, np.ma.MaskedArray)
-    array = np.asarray(x if usable else None)
-    if is_list and like is not None and array.dtype.kind in "iuf":
-        return array.astype(like) if like.kind == "f" else array
-    if not usable or like is not None and array.dtype.kind not in KINDS:
-        raise TypeError(
-            f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array "
-            "of real numbers or booleans, or a number. Convert the operand first, for example "
-            "with np.asarray(x), or with np.where(mask, ..., ...) for a masked array."
-        )
-    return array
+    is_real = isinstance(x, (generic, ndarray)) and x.dtype.kind in KINDS
+    if is_real and isinstance(x, generic):
+        return x.item()
+    if isinstance(x, (int, float, str)) or is_real and not isinstance(x, np.ma.MaskedArray):
+        return x
+    raise TypeError(
+        f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array of "
+        "real numbers or booleans, or a number. Convert the operand first, for example with "
+        "np.asarray(x), or with np.where(mask, ..., ...) for a masked array."
+    )
 
 
 def as_output(op, y):
@@ -408,9 +404,4 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags):
     """
     if forward is None:
         return lambda f: Op(f, **flags)
-    made = Op(forward, **flags)
-    if vjps:
-        made.__module__ = vjps[0].__module__  # not NumPy's module
-        made.trusted = made.__module__.startswith(PACKAGE)
-        made.vjp(*vjps)
-    return made
+    return Op(forward, *vjps, **flags)

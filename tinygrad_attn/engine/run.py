@@ -23,18 +23,17 @@ class Context(threading.local):
     """The run of the current thread."""
 
     def __init__(self):
-        self.recording: bool | str = True  # False inside no_grad(); or VALUES_ONLY
+        self.recording = True  # False inside no_grad(); or VALUES_ONLY
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope = None  # the module call that is running
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
-        self.listeners: tuple[Listener, ...] = ()
-        self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
-        self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
+        self.listeners = ()
+        self.patches = ()  # (module, function of its output), see ta.patch
+        self.replaced = ()  # modules whose tensors functional_call replaces
         self.noted_draws = None  # the random numbers, in a checkpoint's two runs
         self.repeated = None  # in a checkpoint, the tensors that its first run has used
         self.backward_pass = None  # the Pass that is running
-        self.recording_blocks: list[Any] = []  # each no_grad() and similar, and the value before it
-        self.plain_blocks: list[Any] = []
+        self.blocks = []  # what each no_grad() and similar has changed, and will restore
 
     def captured(self):
         """Return the settings of this run, for `entered`."""
@@ -43,13 +42,12 @@ class Context(threading.local):
     @contextmanager
     def entered(self, **settings):
         """Use other settings inside the block."""
-        here = self.__dict__
-        before = {name: here[name] for name in settings}
-        here.update(settings)
+        before = self.captured()
+        self.__dict__.update(settings)
         try:
             yield
         finally:
-            here.update(before)
+            self.__dict__.update({name: before[name] for name in settings})
 
     @contextmanager
     def added(self, name, *entries):
@@ -133,18 +131,11 @@ class _Mode(ContextDecorator):
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
         here = context.__dict__
-        here[f"{self._setting}_blocks"].append((self, here[self._setting]))
+        here["blocks"].append(here[self._setting])
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        here = context.__dict__
-        blocks = here[f"{self._setting}_blocks"]
-        last = max(i for i, (block, _) in enumerate(blocks) if block is self)
-        _, before = blocks.pop(last)
-        if last == len(blocks):
-            here[self._setting] = before
-        else:  # a generator's block, which ends before one that began inside it
-            blocks[last] = blocks[last][0], before
+        setattr(context, self._setting, context.blocks.pop())
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction

@@ -253,8 +253,7 @@ attention_and_weights = Bundling(lambda *_inputs, call: np.zeros(()), reference=
 def _attention_vjp(g, _y, *inputs, call, needs):
     g, dweights = (g.get(0), g.get(1)) if isinstance(g, Parts) else (g, None)
     g = np.zeros_like(call.result) if g is None else g
-    # In the memory order of the inputs, unless they are broadcast.
-    gradients = [np.zeros_like(x, order="C" if 0 in x.strides else "K") for x in inputs[:-1]]
+    gradients = [_zeros_of(x) for x in inputs[:-1]]
     dmask = np.zeros_like(inputs[-1]) if needs[-1] else None
     if call.num_heads:
         g = equations.split_heads(g, call.num_heads)
@@ -263,6 +262,13 @@ def _attention_vjp(g, _y, *inputs, call, needs):
         heads = map(with_heads, gradients)
     call.backward(in_rows(with_heads(g)), with_heads(dweights), *heads, with_heads(dmask))
     return *gradients, dmask
+
+
+def _zeros_of(x):
+    """Return zeros in the memory order of x, unless x is broadcast."""
+    if x.flags.c_contiguous:
+        return np.zeros(x.shape, x.dtype)  # in a tenth of the time
+    return np.zeros_like(x, order="C" if 0 in x.strides else "K")
 
 
 for _op in (attention, attention_and_weights):

@@ -174,17 +174,7 @@ def masked_softmax(scores, mask=None, is_causal=False):
 
 
 @reference
-def attention(
-    q,
-    k,
-    v,
-    mask=None,
-    *,
-    keep=None,
-    keep_scale=1.0,
-    need_weights=False,
-    **settings,
-):
+def attention(q, k, v, mask=None, *, keep=None, keep_scale=1.0, need_weights=False, **settings):
     """softmax(q k^T scale + mask) v: the output, and the weights or None; without argument checks.
 
     `settings` are those of `attention_weights`. `keep` (..., T, S) is True for the weights that

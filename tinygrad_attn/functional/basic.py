@@ -111,11 +111,7 @@ def _root_mean_square(x, axes, eps):
 
 @reference
 def layer_norm(
-    x,
-    normalized_shape: int | Sequence[int],
-    weight=None,
-    bias=None,
-    eps: float = 1e-5,
+    x, normalized_shape: int | Sequence[int], weight=None, bias=None, eps: float = 1e-5
 ) -> Tensor:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
@@ -180,9 +176,13 @@ def embedding(indices, weight, padding_idx: int | None = None) -> Tensor:
     The row `padding_idx` gets no gradient; a negative `padding_idx` counts from the end. Raises
     TypeError for indices that are not integers, and ValueError for indices outside the table.
     """
-    indices = checks.integers(indices, "embedding", "indices")
-    checks.check_rows(indices, weight.shape[0])
-    padding_idx = checks.padding_row(padding_idx, weight.shape[0], "embedding")
+    indices, rows = checks.integers(indices, "embedding", "indices"), weight.shape[0]
+    outside = (indices < 0) | (indices >= rows)
+    if outside.any():
+        raise ValueError(
+            f"embedding: index {indices[outside][0]} is out of range for a table with {rows} rows."
+        )
+    padding_idx = checks.padding_row(padding_idx, rows, "embedding")
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
         return y
@@ -287,13 +287,7 @@ def _weighed_logarithms(x, weight, axis):
 
 @reference
 def label_cross_entropy(
-    x,
-    weight=None,
-    *,
-    target,
-    ignore_index=-100,
-    reduction="mean",
-    label_smoothing=0.0,
+    x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
     """-weight_t log_softmax(x)_t for class indices t, without argument checks."""
     axis = min(1, x.ndim - 1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..engine import Symbolic, Variable, array_of
+from ..engine import Variable, array_of
 from ..errors import describe, is_integer, is_number, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_sizes
@@ -32,7 +32,7 @@ def real(x, function, dtype=None):
 
 def values(x):
     """Return a mask or class labels as an array; a Tensor stays a Tensor."""
-    return x if isinstance(x, (Variable, np.ndarray, Symbolic)) else np.asarray(x)
+    return x if isinstance(x, (Variable, np.ndarray)) else np.asarray(x)
 
 
 def integers(x, function, name):
@@ -71,15 +71,6 @@ def normalized_axes(x, normalized_shape, function, **parameters):
                 f"{function}: {name} must have shape {shape}, got {describe(parameter)}."
             )
     return tuple(range(-len(shape), 0))
-
-
-def check_rows(indices, rows):
-    """Raise ValueError unless every index refers to a row of the table."""
-    outside = (indices < 0) | (indices >= rows)
-    if outside.any():
-        raise ValueError(
-            f"embedding: index {indices[outside][0]} is out of range for a table with {rows} rows."
-        )
 
 
 def padding_row(padding_idx, rows, function):

@@ -194,13 +194,10 @@ class MultiheadAttention(Module):
 
     def _longer(self, x, token):
         """Append the learned token and the zero token, if any, to keys or values (B, H, S, D)."""
-        tokens: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
-        if self.add_zero_attn:
-            tokens.append(np.zeros((), x.dtype))
-        if not tokens:
-            return x
-        shape = (*x.shape[:2], 1, x.shape[-1])
-        return np.concatenate([x, *(np.broadcast_to(t, shape) for t in tokens)], axis=2)
+        if token is not None:
+            heads = F.split_heads(token, self.num_heads)  # (1, H, 1, D)
+            x = np.concatenate([x, np.broadcast_to(heads, (len(x), *heads.shape[1:]))], axis=2)
+        return np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 0))) if self.add_zero_attn else x
 
 
 class SelfAttention(Module):

@@ -1,7 +1,7 @@
 """The cache of keys and values, for generating text token by token."""
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,15 @@ class _Room:
 
     def __init__(self, array):
         self.array, self.used = array, 0
+
+
+class _Entry(NamedTuple):
+    """The keys and values of one module."""
+
+    k: Any
+    v: Any
+    memory: tuple = ()  # in cross-attention, the arrays key and value that were projected
+    rooms: tuple = ()  # of k and v, in self-attention
 
 
 class KeyValueCache:
@@ -37,75 +46,72 @@ class KeyValueCache:
     """
 
     def __init__(self) -> None:
-        # Both are replaced, never changed in place, so that copies of the cache can share them.
-        self._tokens: dict[Module, Any] = {}  # (k, v, their rooms) in self-attention
-        self._memories: dict[Module, Any] = {}  # (k, v, key, value) in cross-attention
+        # Replaced, never changed in place, so that copies of the cache can share it.
+        self._entries: dict[Module, _Entry] = {}
 
     def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
         new = copy.copy(self)
-        for name in ("_tokens", "_memories"):
-            entries = getattr(self, name).items()
-            setattr(new, name, {memo.get(id(module), module): entry for module, entry in entries})
+        new._entries = {memo.get(id(m), m): entry for m, entry in self._entries.items()}
         return new
 
     @property
     def length(self) -> int:
         """The number of cached tokens."""
-        return self.past(next(iter(self._tokens), None))
+        return self.past(self._first())
 
     @property
     def nbytes(self) -> int:
         """The size of the cached keys and values in bytes."""
-        entries = *self._tokens.values(), *self._memories.values()
-        return sum(k._data.nbytes + v._data.nbytes for k, v, *_ in entries)
+        return sum(e.k._data.nbytes + e.v._data.nbytes for e in self._entries.values())
+
+    def _first(self):
+        """Return the first module of self-attention, or None."""
+        return next((m for m, entry in self._entries.items() if not entry.memory), None)
 
     def past(self, module: Module | None) -> int:
         """Return the number of keys cached for this module."""
-        return self._tokens[module][0].shape[-2] if module in self._tokens else 0
+        return self._entries[module].k.shape[-2] if module in self._entries else 0
 
     def extend(self, module: Module, k, v) -> tuple[Any, Any]:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
-        if module in self._memories:
-            raise _refusal(self._memories[module][2], k)
         rooms = None, None
-        if module in self._tokens:
-            old_k, old_v, rooms = self._tokens[module]
-            if old_k.shape[:2] != k.shape[:2]:
+        if old := self._entries.get(module):
+            if old.memory:
+                raise _refusal(old.memory[0], k)
+            if old.k.shape[:2] != k.shape[:2]:
                 raise ValueError(
-                    f"this cache has batch size {old_k.shape[0]}, but the new tokens have batch "
+                    f"this cache has batch size {old.k.shape[0]}, but the new tokens have batch "
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
-            (k, v), rooms = zip(_joined(old_k, k, rooms[0]), _joined(old_v, v, rooms[1]))
-        if module is not next(iter(self._tokens), module) and k.shape[-2] != self.length:
+            (k, v), rooms = zip(_joined(old.k, k, old.rooms[0]), _joined(old.v, v, old.rooms[1]))
+        if self._first() not in (None, module) and k.shape[-2] != self.length:
             raise ValueError(
                 f"with this call, the cache would have {k.shape[-2]} tokens for an attention "
                 f"module but {self.length} for the first one. If an earlier call failed, create a "
                 "new KeyValueCache(). Otherwise, the model calls a module twice."
             )
-        self._store("_tokens", module, (k, v, rooms))
+        self._store(module, _Entry(k, v, (), rooms))
         return k, v
 
     def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
-        if module in self._tokens:
-            raise _refusal(self._tokens[module][0], key)
-        if module not in self._memories:
-            self._store("_memories", module, (*project(), *arrays))
-        k, v, *memory = self._memories[module]
-        if not all(a is b or np.array_equal(a, b) for a, b in zip(memory, arrays)):
-            raise _refusal(memory[0], key)
+        if module not in self._entries:
+            k, v = project()
+            self._store(module, _Entry(k, v, arrays))
+        k, v, memory, _ = self._entries[module]
+        if not memory or not all(a is b or np.array_equal(a, b) for a, b in zip(memory, arrays)):
+            raise _refusal((memory or [k])[0], key)
         return k, v
 
-    def _store(self, name, module, entry):
+    def _store(self, module, entry):
         """Store an entry until one of the module calls that are running fails."""
-        entries = getattr(self, name)
         for call in enclosing(context.scope):
             if call.undo is not None:  # else the second run of a checkpoint in a call that is over
-                call.undo.setdefault((self, name), entries)
-        tell_change(self, name)  # The second run of a checkpoint begins without the entry.
-        setattr(self, name, {**entries, module: entry})
+                call.undo.setdefault((self, "_entries"), self._entries)
+        tell_change(self, "_entries")  # The second run of a checkpoint begins without the entry.
+        self._entries = {**self._entries, module: entry}
 
 
 def _joined(old, new, room):

@@ -59,13 +59,14 @@ class Hook(AbstractContextManager["Hook"]):
     def __init__(self, module, when, function, with_kwargs=False):
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
-        tell_change(module, "_hooks")
-        vars(module)["_hooks"] = (*module._hooks, self)
+        self._set_all(*module._hooks, self)
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
+        self._set_all(*(hook for hook in self.module._hooks if hook is not self))
+
+    def _set_all(self, *hooks):
         tell_change(self.module, "_hooks")
-        hooks = tuple(hook for hook in self.module._hooks if hook is not self)
         vars(self.module)["_hooks"] = hooks
 
     def __exit__(self, *_: object) -> None:

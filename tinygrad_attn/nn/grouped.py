@@ -48,8 +48,6 @@ class GroupedQueryAttention(Module):
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = head_dim or embed_dim // num_heads
         self.rotary_base = rotary_base
-        if rotary_base is not None and self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}.")
         queries, keys = num_heads * self.head_dim, num_kv_heads * self.head_dim
         self.q_proj = Linear(embed_dim, queries, bias)
         self.k_proj, self.v_proj = Linear(embed_dim, keys, bias), Linear(embed_dim, keys, bias)
@@ -78,7 +76,7 @@ class GroupedQueryAttention(Module):
         q, k, v = self._heads(x, cache)
         (b, g, s, d), (_, h, t, _) = k.shape, q.shape
         mask, is_causal = merge_masks(
-            *(attn_mask, key_padding_mask, is_causal, (b, h, t, s), q.dtype), past=s - t
+            attn_mask, key_padding_mask, is_causal, (b, h, t, s), q.dtype, past=s - t
         )
         # The heads of a group are like heads of one batch entry, or, for a single token, like
         # tokens. So keys and values are shared without copies.
@@ -89,7 +87,10 @@ class GroupedQueryAttention(Module):
         if mask is not None and mask.ndim == 4:
             mask = np.broadcast_to(mask, (b, h, t, s)).reshape(*lead, rows, s)
         attended, weights = attention(
-            *(q.reshape(*lead, rows, d), k, v, mask),
+            q.reshape(*lead, rows, d),
+            k,
+            v,
+            mask,
             scale=1 / math.sqrt(d),
             is_causal=is_causal,
             need_weights=bool(heard("attended")),

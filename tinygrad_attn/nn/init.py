@@ -77,8 +77,6 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def _fans(tensor):
     """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
-    if tensor.ndim < 2:
-        raise ValueError(f"fan in and fan out require at least 2 axes, got {describe(tensor)}.")
     out_features, in_features, *rest = tensor.shape
     window = math.prod(rest)
     return {"fan_in": in_features * window, "fan_out": out_features * window}

@@ -63,14 +63,11 @@ class Activation:
     outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
     all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
 
-    def _check_that_it_ran(self):
-        if not self.outputs:
-            raise AttributeError(f"the module {self.name!r} was not called inside the block.")
-
     @property
     def output(self) -> Any:
         """The output of the last call, or the first tensor of a tuple, list or dict."""
-        self._check_that_it_ran()
+        if not self.outputs:
+            raise AttributeError(f"the module {self.name!r} was not called inside the block.")
         return first(self.outputs[-1])
 
     @property
@@ -81,9 +78,11 @@ class Activation:
     @property
     def weights(self) -> np.ndarray:
         """The attention weights of the last call, (B, H, T, S)."""
-        self._check_that_it_ran()
         if not self.all_weights:
-            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
+            raise AttributeError(
+                f"{self.name!r} has no weights: it is not an attention module, or was not called "
+                "inside the block."
+            )
         return self.all_weights[-1]
 
 
@@ -219,17 +218,12 @@ def functional_call(
     replacement is also visible to other threads, so each thread needs its own copy of the module.
     Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
-    parts = {
-        f"{path}.{name}".removeprefix("."): (owner, name, p)
-        for path, owner in module.named_modules(remove_duplicate=False)
-        for kind in (Parameter, Buffer)
-        for name, p in owner._attributes(kind).items()
-    }
+    parts = dict(module._named_parts(Parameter, Buffer, once=False))
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
     for path, value in parameters_and_buffers.items():
         if path not in parts:
             raise ValueError(f"no parameter or buffer {path!r}.{nearest(str(path), parts)}")
-        own = parts[path][-1]
+        own = parts[path]
         tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
         if tensor.shape != own.shape:
             raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
@@ -238,7 +232,12 @@ def functional_call(
             tracked(other) or tracked(tensor) or not np.array_equal(other._data, tensor._data)
         ):
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
-    rows = [(owner, name, p) for owner, name, p in parts.values() if p in values]
+    rows = [
+        (owner, name, p)
+        for owner in module.modules()
+        for kind in (Parameter, Buffer)
+        for name, p in owner._attributes(kind).items() if p in values
+    ]  # fmt: skip
     args = args if isinstance(args, tuple) else () if args is None else (args,)
     replaced = *context.replaced, *(owner for owner, *_ in rows)
     try:

@@ -1,7 +1,7 @@
 """Linear, embedding and norm layers, positional encodings, activations and losses."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,7 @@ class Dropout(Module):
 class _Elementwise(Module):
     """The base class of elementwise activations. `inplace` is ignored."""
 
-    function: Callable[[Any], Any]
+    function: Any  # of F
 
     def __init__(self, inplace: bool = False):
         pass
@@ -159,25 +159,25 @@ class _Elementwise(Module):
 class ReLU(_Elementwise):
     """y = max(x, 0). The derivative at 0 is 0."""
 
-    function = staticmethod(F.relu)
+    function = F.relu
 
 
 class SiLU(_Elementwise):
     """y = x / (1 + exp(-x)), also called swish."""
 
-    function = staticmethod(F.silu)
+    function = F.silu
 
 
 class Sigmoid(_Elementwise):
     """y = 1 / (1 + exp(-x))"""
 
-    function = staticmethod(F.sigmoid)
+    function = F.sigmoid
 
 
 class Tanh(_Elementwise):
     """y = tanh(x)"""
 
-    function = staticmethod(F.tanh)
+    function = F.tanh
 
 
 class GELU(Module):

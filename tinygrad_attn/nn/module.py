@@ -353,15 +353,13 @@ class Module:
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_array(state_dict[name]) for name in own if name in state_dict}
-        problems = []
-        for name, value in values.items():
-            shape = own[name].shape
-            if value.shape != shape:
-                hint = " Transpose the value." if value.shape == shape[::-1] else ""
-                problems.append(
-                    f"shape: {name!r} is {shape} in the module but {value.shape} in the mapping."
-                    + hint
-                )
+        shapes = {name: (own[name].shape, value.shape) for name, value in values.items()}
+        problems = [
+            f"shape: {name!r} is {shape} in the module but {other} in the mapping."
+            + " Transpose the value." * (other == shape[::-1])
+            for name, (shape, other) in shapes.items()
+            if other != shape
+        ]
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
             few = missing[:20]  # nearest() is slow
@@ -370,8 +368,8 @@ class Module:
             head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
         memories = {id(inplace.owner(value._data)) for value in own.values()}
-        for name, value in values.items():  # A state dict may have been permuted.
-            values[name] = value.copy() if id(inplace.owner(value)) in memories else value
+        shared = {n for n, value in values.items() if id(inplace.owner(value)) in memories}
+        values |= {name: values[name].copy() for name in shared}  # a permuted state dict
         for name, value in values.items():
             own[name][...] = value
         return IncompatibleKeys(missing, unexpected)

@@ -1,8 +1,8 @@
 """The table of a model: the output, the parameters and the FLOPs of each module."""
 
 import math
-from collections import Counter
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class _Products(Listener):
     """Counts the FLOPs of matrix products in each module, and notes the shapes of outputs."""
 
     def __init__(self):
-        self.flops = Counter[tuple[Module, str]]()  # keyed by module, and "forward" or "backward"
+        self.flops = defaultdict[Module, Any](lambda: np.zeros(2, int))  # forward and backward
         self.shapes: dict[Module, str] = {}
 
     def returned(self, module, output):
@@ -69,8 +69,7 @@ class _Products(Listener):
         else:
             return
         for scope in enclosing(context.scope):
-            self.flops[scope.module, "forward"] += forward
-            self.flops[scope.module, "backward"] += backward
+            self.flops[scope.module] += forward, backward
 
 
 def _einsum_flops(operands, labels, result):
@@ -108,7 +107,7 @@ def summary(model, *inputs, **kwargs):
     for name, module in model.named_modules():
         sizes = {p: p.size for p in module.parameters()}
         trainable = sum(n for p, n in sizes.items() if p.requires_grad)
-        flops = [products.flops[module, way] for way in ("forward", "backward")]
+        flops = products.flops[module].tolist()
         output = products.shapes.get(module, "not called")
         rows.append(
             Row(name, type(module).__name__, output, sum(sizes.values()), trainable, *flops)

@@ -234,9 +234,9 @@ class Transformer(Module):
         bias: bool = True,
     ):
         settings = (
-            *(d_model, nhead, dim_feedforward, dropout, activation),
-            *(layer_norm_eps, batch_first, norm_first, bias),
-        )
+            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+            norm_first, bias,
+        )  # fmt: skip
         norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias)
         self.encoder = custom_encoder or TransformerEncoder(
             TransformerEncoderLayer(*settings), num_encoder_layers, norm()

@@ -67,15 +67,13 @@ def pinv(a):
     return np.linalg.pinv(a)
 
 
+@pinv.vjp
 def _pinv_vjp(g, y, a):
     m, n = a.shape[-2:]
     yt, gt = y.mT, g.mT
     outside_columns = np.eye(m, dtype=a.dtype) - a @ y
     outside_rows = np.eye(n, dtype=a.dtype) - y @ a
     return -(yt @ g @ yt) + outside_columns @ gt @ y @ yt + yt @ y @ gt @ outside_rows
-
-
-pinv.vjp(_pinv_vjp)
 
 
 def _half_diagonal(x):
@@ -96,12 +94,10 @@ def cholesky(a):
     return np.linalg.cholesky(a)
 
 
+@cholesky.vjp
 def _cholesky_vjp(g, y, _a):
     half = _half_diagonal(tril(y.mT @ g))
     return _one_triangle(solve(y.mT, solve(y.mT, half.mT).mT))  # of y^-T half y^-1
-
-
-cholesky.vjp(_cholesky_vjp)
 
 
 @op
@@ -130,6 +126,7 @@ def _one_over_gaps(w):
     return (1 - same) / (_row(w) - _column(w) + same)
 
 
+@eigh.vjp
 def _eigh_vjp(g, y, _a, *, uplo):
     w, v = y[..., 0], y[..., 1:].mT
     gw, gv = g[..., 0], g[..., 1:].mT
@@ -137,13 +134,10 @@ def _eigh_vjp(g, y, _a, *, uplo):
     return _one_triangle(v @ middle @ v.mT, uplo)
 
 
+@eigvalsh.vjp
 def _eigvalsh_vjp(g, _y, a, *, uplo):
     v = eigh(a, uplo=uplo)[..., 1:].mT
     return _one_triangle((v * _row(g)) @ v.mT, uplo)
-
-
-eigh.vjp(_eigh_vjp)
-eigvalsh.vjp(_eigvalsh_vjp)
 
 
 @op
@@ -163,6 +157,7 @@ def singular_values(a):
     return np.linalg.svd(a, compute_uv=False)
 
 
+@svd.vjp
 def _svd_vjp(g, y, a):
     m, n = a.shape[-2:]
     ut, s, vt = y[..., :m], y[..., m], y[..., m + 1 :]
@@ -180,14 +175,11 @@ def _svd_vjp(g, y, a):
     return part
 
 
+@singular_values.vjp
 def _singular_values_vjp(g, _y, a):
     m = a.shape[-2]
     triplets = svd(a)
     return triplets[..., :m].mT @ (_column(g) * triplets[..., m + 1 :])
-
-
-svd.vjp(_svd_vjp)
-singular_values.vjp(_singular_values_vjp)
 
 
 @op
@@ -199,11 +191,9 @@ def qr(a):
     return np.concatenate(np.linalg.qr(a), axis=-2)
 
 
+@qr.vjp
 def _qr_vjp(g, y, a):
     m = a.shape[-2]
     q, r, gq, gr = y[..., :m, :], y[..., m:, :], g[..., :m, :], g[..., m:, :]
     low = _half_diagonal(tril(r @ gr.mT - gq.mT @ q))
     return solve(r, (gq + q @ (low + low.mT)).mT).mT  # (...) R^-T
-
-
-qr.vjp(_qr_vjp)

@@ -143,6 +143,7 @@ def _product_before(rows):
     return cumprod(np.concatenate([ones, rows], axis=-1), axis=-1)[..., :-1]
 
 
+@prod.vjp
 def _prod_vjp(g, _y, x, *, axis, keepdims):
     """The slope at an element is the product of those before it and those after it."""
     axes = axes_of(x, axis)
@@ -154,21 +155,16 @@ def _prod_vjp(g, _y, x, *, axis, keepdims):
     return kept(g, x, axis) * transpose(others, axes=inverse(order))
 
 
-prod.vjp(_prod_vjp)
-
-
 @op
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
     return x.cumsum(axis=axis)
 
 
+@cumsum.vjp
 def _cumsum_vjp(g, _y, _x, *, axis):
     along = 0 if axis is None else axis
     return flip(cumsum(flip(g, axis=along), axis=along), axis=along).reshape(_x.shape)
-
-
-cumsum.vjp(_cumsum_vjp)
 
 
 @op

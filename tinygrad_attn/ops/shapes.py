@@ -15,7 +15,7 @@ def clone(x):
     return x.copy()
 
 
-clone.vjp(lambda g, _y, _x: g)
+clone.vjp(lambda g, *_: g)
 
 
 @op
@@ -65,7 +65,7 @@ def astype(x, *, dtype):
     return x.astype(dtype)
 
 
-astype.vjp(lambda g, _y, _x, *, dtype: g)  # the engine casts it back
+astype.vjp(lambda g, *_, dtype: g)  # the engine casts it back
 
 
 @op
@@ -74,7 +74,7 @@ def flip(x, *, axis=None):
     return np.flip(x, axis)
 
 
-flip.vjp(lambda g, _y, _x, *, axis: flip(g, axis=axis))
+flip.vjp(lambda g, *_, axis: flip(g, axis=axis))
 
 
 @op
@@ -122,8 +122,8 @@ def triu(x, *, k=0):
     return np.triu(x, k)
 
 
-tril.vjp(lambda g, _y, _x, *, k: tril(g, k=k))
-triu.vjp(lambda g, _y, _x, *, k: triu(g, k=k))
+tril.vjp(lambda g, *_, k: tril(g, k=k))
+triu.vjp(lambda g, *_, k: triu(g, k=k))
 
 
 # ---- picking elements, and the adjoint: adding them back at their positions
@@ -171,7 +171,7 @@ def scatter(g, *, index, shape):
 
 getitem.vjp(lambda g, _y, _x, *, index: scatter(g, index=index, shape=_x.shape))
 getitem.adds_in_place = add_at  # a loop over x[0], x[1], ... allocates one gradient of x, not T
-scatter.vjp(lambda gg, _y, _g, *, index, shape: gg[index])
+scatter.vjp(lambda gg, *_, index, shape: gg[index])
 
 
 @op
@@ -190,15 +190,13 @@ def take_along_axis(x, *, indices, axis=-1):
     return np.take_along_axis(x, indices, axis)
 
 
+@take_along_axis.vjp
 def _put_back_along_axis(g, _y, _x, *, indices, axis):
     if axis is None:
         return scatter(g, index=(indices,), shape=(_x.size,)).reshape(_x.shape)
     places = [np.arange(n).reshape(-1, *(1,) * (_x.ndim - 1 - i)) for i, n in enumerate(_x.shape)]
     places[axis] = indices
     return scatter(g, index=tuple(places), shape=_x.shape)
-
-
-take_along_axis.vjp(_put_back_along_axis)
 
 
 # ---- windows that slide over an array
@@ -230,7 +228,7 @@ def overlapped(g, *, sizes, axes, shape):
 
 
 windows.vjp(lambda g, _y, _x, *, sizes, axes: overlapped(g, sizes=sizes, axes=axes, shape=_x.shape))
-overlapped.vjp(lambda gg, _y, _g, *, sizes, axes, shape: windows(gg, sizes=sizes, axes=axes))
+overlapped.vjp(lambda gg, *_, sizes, axes, shape: windows(gg, sizes=sizes, axes=axes))
 
 
 # ---- functions that only move elements

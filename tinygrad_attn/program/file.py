@@ -23,13 +23,9 @@ def written(traced, title, what):
     results = named_results(outputs, gradients, {*traced.inputs, *sizes.letters})
     layout = Layout(traced, results, checks, sizes)
     positional = [n for n in traced.inputs if n not in traced.tensors]
-    body = [
-        *shape_checks(traced, positional, sizes),
-        *layout.body(),
-        *end(traced, results, layout),
-    ]
+    body = [*shape_checks(traced, positional, sizes), *layout.body(), *end(traced, results, layout)]
     used = sizes.used(body)
-    constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
+    constants = {layout.names[e]: e.value for e in layout.constants}
     named = [*traced.tensors, *constants]
     words = [*positional, *["*"] * bool(positional and named), *named]
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
@@ -87,13 +83,13 @@ def fresh(e):
 def end(traced, results, layout):
     """Write the return statement, with copies so that the caller owns all returned arrays."""
     text = layout.text
-    seen: set[int] = set()
+    seen: set[Expression] = set()
 
     def owned(e):
         if not isinstance(e, Expression) or e.kind == "constant" and not layout.has_name(e):
             return e
-        shared = e.id in seen or not fresh(e)
-        seen.add(e.id)
+        shared = e in seen or not fresh(e)
+        seen.add(e)
         return Expression(-1, "method", "copy", (e,), {}, e.value) if shared and e.ndim else e
 
     first, *rest = tree_map(owned, list(results.values()))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import is_number
 from ..tree import tree_leaves, tree_map
 
 LEAVES = ("input", "constant")
@@ -115,8 +114,8 @@ def form(kind, name, args, settings):
 
 def rewrite(outputs, listing):
     """Rebuild nested outputs in another listing, operands first."""
-    new: dict[int, Expression] = {}
-    swap = lambda x: new[x.id] if isinstance(x, Expression) else x
+    new: dict[Expression, Any] = {}
+    swap = lambda x: new[x] if isinstance(x, Expression) else x
     for e in reached(outputs):
         listing.backward, listing.scope = e.backward, e.scope
         if e.kind in LEAVES:
@@ -124,24 +123,24 @@ def rewrite(outputs, listing):
         else:
             args, settings = tree_map(swap, (e.args, e.settings))
             made = listing.make(e.kind, e.name, e.value, *args, **settings)
-        new[e.id] = made
+        new[e] = made
         if isinstance(made, Expression):
             if e.by:
-                made.by = new.get(e.by.id, e.by)
+                made.by = new.get(e.by, e.by)
             made.names = e.names | made.names
     return tree_map(swap, outputs)
 
 
 def reached(outputs):
     """Return all expressions that these outputs need, in order of computation."""
-    seen: dict[int, Expression] = {}
+    seen: set[Expression] = set()
     waiting = expressions_in(outputs)
     while waiting:
         e = waiting.pop()
-        if e.id not in seen:
-            seen[e.id] = e
+        if e not in seen:
+            seen.add(e)
             waiting.extend(e.operands)
-    return [seen[i] for i in sorted(seen)]
+    return sorted(seen, key=lambda e: e.id)
 
 
 def expressions_in(tree):
@@ -152,8 +151,3 @@ def expressions_in(tree):
 def is_(a, kind, name=None):
     """Return whether a is an expression of this kind and, if given, this name."""
     return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
-
-
-def number_in(a):
-    """Return a if it is a number, else None."""
-    return a if is_number(a) else None

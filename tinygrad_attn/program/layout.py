@@ -23,21 +23,22 @@ class Layout:
     def __init__(self, traced, results, checks, sizes):
         self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
-        self.ends = {e.id for e in expressions_in(results)}
-        self.uses = Counter(x.id for e in self.order for x in spelled_in(e))
-        self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
+        self.ends = {*expressions_in(results)}
+        self.uses = Counter(x for e in self.order for x in spelled_in(e))
+        outputs = reversed(results.items())
+        self.result_names = {e: name for name, e in outputs if isinstance(e, Expression)}
         constants = [e for e in self.order if e.kind == "constant"]
-        self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
-        inputs = {e.id: e.name for e in self.order if e.kind == "input"}
+        self.constants = [e for e in constants if pattern(e.value, sizes) is None]
+        inputs = {e: e.name for e in self.order if e.kind == "input"}
         self.names = self.result_names | inputs
         self.named = {*inputs, *self.constants}  # values that have a name but need no line
-        self.lines: set[int] = set()
-        depths: dict[int, int] = {}
+        self.lines: set[Expression] = set()
+        depths: dict[Expression, int] = {}
         for e in self.order:
-            depths[e.id] = depth = 1 + max((depths[x.id] for x in e.operands), default=0)
-            if self.needs_a_line(e) or depth > DEEPEST:
-                self.lines.add(e.id)
-                depths[e.id] = 0
+            depths[e] = 1 + max((depths[x] for x in e.operands), default=0)
+            if self.needs_a_line(e) or depths[e] > DEEPEST:
+                self.lines.add(e)
+                depths[e] = 0
         self.scopes: dict[str, set[str]] = {}  # by name: the scopes that want it
         for e in map(name_giver, self.statements()):
             self.scopes.setdefault(name_of(e), set()).add(e.scope)
@@ -45,24 +46,24 @@ class Layout:
 
     def has_name(self, e):
         """Return whether other lines refer to e by name."""
-        return e.id in self.lines or e.id in self.named
+        return e in self.lines or e in self.named
 
     def name(self, e):
         """Return e's name, if any. Before `give_names`, return a placeholder of similar length."""
-        return self.names.get(e.id) or f"{self.wished(e)}_" if self.has_name(e) else None
+        return self.names.get(e) or f"{self.wished(e)}_" if self.has_name(e) else None
 
     # ---- which expressions get a line
 
     def needs_a_line(self, e):
         """Return whether e gets its own line regardless of its length."""
-        if e.id in self.named or e.kind == "constant" and self.uses[e.id] < 2:
+        if e in self.named or e.kind == "constant" and self.uses[e] < 2:
             return False
-        statement = e.kind in ("update", "check") or e.id in self.ends
-        return statement or deserves_a_line(e) or self.uses[e.id] > 1
+        statement = e.kind in ("update", "check") or e in self.ends
+        return statement or deserves_a_line(e) or self.uses[e] > 1
 
     def statements(self):
         """Return the expressions that have a line, in order."""
-        return [e for e in self.order if e.id in self.lines]
+        return [e for e in self.order if e in self.lines]
 
     def cut(self):
         """Split lines that are too long, and return the number of new lines."""
@@ -77,7 +78,7 @@ class Layout:
                 # Statistics of rows are good lines; otherwise, the longer the better.
                 worth = lambda x: ("keepdims" in x.settings, len(self.text.spelled(x)[0]))
                 best = max(inner, key=worth)
-                self.lines.add(best.id)
+                self.lines.add(best)
                 ahead.append(best)
         return len(self.lines) - before
 
@@ -100,8 +101,8 @@ class Layout:
         A gradient is named after its value.
         """
         giver = name_giver(e)
-        if giver is not e and (giver.names or giver.by is None and giver.id in self.names):
-            return f"d_{self.names.get(giver.id) or self.wished(giver)}"
+        if giver is not e and (giver.names or giver.by is None and giver in self.names):
+            return f"d_{self.names.get(giver) or self.wished(giver)}"
         name, where, tail = name_of(e), "", e.scope
         scopes = self.scopes.get(name, ())
         if not (e.names and e.scope) or len(scopes) < 2:
@@ -115,17 +116,17 @@ class Layout:
     def give_names(self):
         statements = self.statements()
         end = len(statements)
-        last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
-        last.update((e.id, end) for e in expressions_in(self.results))
+        last = {x: i for i, e in enumerate(statements) for x in self.within(e)}
+        last |= dict.fromkeys(self.ends, end)
         reserved = *self.traced.inputs, *self.results, *self.sizes.letters, "np", "erf"
         taken = dict.fromkeys(reserved, end + 1)
-        for e in self.constants.values():
-            self.names[e.id] = name = free(name_of(e) if e.names else "constant", taken, 0)
+        for e in self.constants:
+            self.names[e] = name = free(name_of(e) if e.names else "constant", taken, 0)
             taken[name] = end + 1
         for i, e in enumerate(statements):
-            if e.id not in self.result_names:
+            if e not in self.result_names:
                 name = free(self.wished(e), taken, i - (e.kind == "update"))
-                self.names[e.id], taken[name] = name, last.get(e.id, i)
+                self.names[e], taken[name] = name, last.get(e, i)
 
     # ---- text
 

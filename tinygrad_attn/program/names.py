@@ -10,6 +10,7 @@ from keyword import iskeyword
 from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
+from ..nn import attention, transformer
 from ..nn.calls import calls, dotted_name
 from .ir import is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
@@ -17,7 +18,7 @@ from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 USER, MODULE, VARIABLE, OP, USE = SOURCES = "user", "module", "variable", "op", "use"
 """Where a name comes from, best first: a variable of the user's code, the module that returns the
 value, a variable of the package, the op, or the module that takes the value."""
-NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
+NAMING_FILES = (FUNCTIONS, transformer.__file__, attention.__file__)
 """Files of the package whose variable names are good names for values."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
@@ -26,10 +27,10 @@ GENERAL = (
 )
 """Variable names that do not describe a value."""
 NAMES_OF_RESULTS = {
-    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
-    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
-    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
-}
+    "sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials",
+    "log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen",
+    "greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference",
+}  # fmt: skip
 """Names for the results of functions."""
 LONGEST = 70
 """The length of a dotted name, in characters, from which only its last parts are written."""
@@ -91,7 +92,7 @@ class Names(Listener):
 
     def __init__(self, listing, root):
         self.listing, self.root = listing, root  # dotted names of modules start from the root
-        self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
+        self.kinds: dict = {}  # class names of modules with a number for a name
         self.last: dict = {}  # the last output of each call, outer calls first
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
@@ -142,8 +143,8 @@ class Names(Listener):
         """Note the names of values from the variables of the running functions."""
         general = GENERAL.split()
         for frame in frames():
-            variables, users = frame.f_locals, not is_in(frame, PACKAGE)
-            for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
+            users = not is_in(frame, PACKAGE)
+            for name, x in frame.f_locals.items() if users or is_in(frame, *NAMING_FILES) else ():
                 if users or name not in general:
                     note(x, USER if users else VARIABLE, name)
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))

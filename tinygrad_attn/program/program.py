@@ -30,14 +30,7 @@ class Program:
     `text` is the content of the file, which imports only NumPy. `save(path)` writes the file.
     """
 
-    def __init__(
-        self,
-        text,
-        name,
-        traced,
-        params,
-        constants,
-    ):
+    def __init__(self, text, name, traced, params, constants):
         self.text, self.name = text, name
         self._arguments = traced.arguments
         self._constants = constants
@@ -47,7 +40,9 @@ class Program:
             (identifier, original, reader(original), _state(traced.tensors[identifier]))
             for original, identifier in traced.parameters.items()
         ]
-        self.function = run_file(text, name)
+        file: dict[str, Any] = {}
+        exec(compile(text, f"<{name}, written by ta.source>", "exec"), file)
+        self.function = file[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""
@@ -94,13 +89,6 @@ class Program:
     def __repr__(self):
         lines = self.text.count("\n")
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
-
-
-def run_file(text, name):
-    """Run the text of a program, and return its function of this name."""
-    space: dict = {}
-    exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
-    return space[name]
 
 
 def _state(p):

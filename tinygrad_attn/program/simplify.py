@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .ir import Expression, Listing, form, is_, number_in
+from ..errors import is_number
+from .ir import Expression, Listing, form, is_
 
 SUMMED_IN_SINGLE = 1024
 """The maximum count of float32 numbers to sum in float32 where the op uses float64."""
@@ -69,7 +70,7 @@ def like(x, e):
 def counts(total, n):
     """Return whether `total` is a sum of n numbers in their own dtype."""
     x, size = total.args[0], total.value.size
-    return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
+    return size > 0 and n == x.value.size / size and x.dtype == total.dtype
 
 
 def sized(quotient, e):
@@ -84,16 +85,11 @@ def turnable(product, e):
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
 
-def span(e, *args):
-    """Return whether these operands broadcast to the shape of e."""
-    return np.broadcast_shapes(*map(np.shape, args)) == e.shape
-
-
 CONDITIONS: dict[str, Callable] = {
     **{f.__name__: f for f in (like, counts, sized, turnable)},
-    "moving": lambda x: number_in(x) is None,
+    "moving": lambda x: not is_number(x),
     "numeric": lambda x: x.dtype != bool,
-    "size": lambda x, n: number_in(n) == x.value.size,
+    "size": lambda x, n: n == x.value.size,
     "nothing": lambda c: c is np.False_ or is_zero(c) and c.dtype == bool,
     "backward": lambda e: e.backward,
     "forward": lambda e, here: e is not None and not e.backward and e.dtype == here.dtype,
@@ -149,11 +145,13 @@ def matches(p, e, found):
         settings = found.setdefault("s", e.settings) if p.settings else {}
         pairs = zip(p.args, e.args, strict=True)
         return settings == e.settings and all(matches(q, a, found) for q, a in pairs)
-    n = number_in(e)
+    number = is_number(e)
     if not isinstance(p, Pattern):
-        return bool(n == p)
-    before = found.setdefault(p.name, e) if p.name != "n" or n is not None else None
-    return before is e or n is not None and n == number_in(before)
+        return number and bool(e == p)
+    if p.name == "n" and not number:
+        return False
+    before = found.setdefault(p.name, e)
+    return before is e or number and bool(e == before)
 
 
 class Simplifier(Listing):
@@ -206,7 +204,8 @@ class Simplifier(Listing):
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
             args, other = [*e.args], e.args[1 - i]
-            if is_(x, "call", "broadcast_to") and span(e, x.args[0], other):
+            repeated = is_(x, "call", "broadcast_to")
+            if repeated and np.broadcast_shapes(*map(np.shape, (x.args[0], other))) == e.shape:
                 args[i] = x.args[0]
             elif uniform(x) and np.shape(other) == e.shape:
                 args[i] = x.value.flat[0]

@@ -8,9 +8,8 @@ the number is the same in each call. If any other code reads a number, tracing r
 import operator
 import os
 import sys
-from functools import cache, partial
+from functools import partial
 from itertools import dropwhile, takewhile
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -19,20 +18,19 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .. import functional
 from ..engine import Symbolic, Variable
-from ..errors import describe
+from ..errors import INNER, describe
 from ..ops import error_function
+from ..tensor.numpy_dispatch import CONSTANTS
 from ..tree import tree_leaves, tree_map
 from .simplify import REDUCTIONS, plainest
 
-HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
-NUMPY = str(Path(np.__file__).parent)
-FUNCTIONS = str(Path(PACKAGE, "functional"))
+PACKAGE, NUMPY, _ = INNER
+HERE, FUNCTIONS = (f"{PACKAGE}{room}{os.sep}" for room in ("program", "functional"))
 
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
 OTHERS = ("copy", "cumsum", "cumprod")
 """More functions that are written as methods, in addition to reductions and those above."""
-FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
 SHAPED_BY_NUMBERS = (
     "nonzero flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values "
@@ -64,20 +62,9 @@ def frames():
         frame = frame.f_back
 
 
-def is_in(frame, *places):
-    """Return whether the frame's code is in one of these files or folders."""
-    return any(_is_file_in(frame.f_code.co_filename, place) for place in places)
-
-
-@cache  # each recorded operation asks this of a few files
-def _is_file_in(file: str, place: str) -> bool:
-    """Return whether a file is this file, or is in this folder."""
-    return file == place or file.startswith(place + os.sep)
-
-
-def is_public(frame):
-    """Return whether the frame runs a function of F."""
-    return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
+def is_in(frame, *prefixes):
+    """Return whether the path of the frame's file begins with one of these prefixes."""
+    return frame.f_code.co_filename.startswith(prefixes)
 
 
 def reads(convert):
@@ -140,7 +127,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 "Use np.where(condition, a, b), or choose before the call and pass the choice as "
                 "an argument that is not an array.",
             )
-        function = next(filter(is_public, calls), calls[0]).f_code.co_name
+        names = [f.f_code.co_name for f in calls]  # a function of F tells the user most
+        function = next(filter(functional.__all__.__contains__, names), names[0])
         self.listing.check(self.expression, answer, function.strip("_"))
         return answer
 
@@ -202,8 +190,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         value = function(*concrete(args), **concrete(settings))
         if function in OF_SHAPES:
             return value
-        if function in FRESH:
-            value = np.full_like(value, FRESH[function])
+        if function in CONSTANTS:
+            value = np.full_like(value, function is np.ones_like)
             return Symbol(self.listing.constant(value), self.listing)
         x, *rest = args or (None,)
         if not isinstance(x, Symbol):

@@ -9,16 +9,16 @@ from collections import Counter
 import numpy as np
 
 from ..errors import describe
+from ..ops.shapes import is_basic
 from .ir import Expression, is_
 from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
 SIGNS = {
-    **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"},
-    **{"power": "**", "floor_divide": "//", "remainder": "%", "invert": "~", "negative": "-"},
-    **{"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="},
-    **{"equal": "==", "not_equal": "!="},
-    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
-}
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@",
+    "power": "**", "floor_divide": "//", "remainder": "%", "invert": "~", "negative": "-",
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+    "equal": "==", "not_equal": "!=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+}  # fmt: skip
 """Functions that are written as operators."""
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
@@ -179,8 +179,8 @@ class Text:
         left, right = max(precedence, 1), precedence + 1
         if sign == "**":
             precedence, left, right = UNARY + 1, ATOM, UNARY + 1
-        first = self.of(a, left, beside(a, [b]))
-        return f"{first} {sign} {self.of(b, right, beside(b, [a]))}", precedence
+        first = self.of(a, left, beside(a, b))
+        return f"{first} {sign} {self.of(b, right, beside(b, a))}", precedence
 
     def update(self, e, name):
         """Write the statements that change a copy of an array."""
@@ -206,10 +206,10 @@ class Text:
         return ", ".join(map(one, i if isinstance(i, tuple) else (i,))) or "()"
 
 
-def beside(x, others):
-    """Return the dtype of the number x if another operand has it too, else None."""
-    dtypes = [o.dtype for o in others if isinstance(o, Expression)]
-    return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
+def beside(x, other):
+    """Return the dtype of the number x if the other operand has it too, else None."""
+    both = isinstance(x, np.generic) and isinstance(other, Expression)
+    return x.dtype if both and x.dtype == other.dtype else None
 
 
 def picks_once(index):
@@ -218,7 +218,7 @@ def picks_once(index):
     It consists of integers and slices, or one of its parts alone tells all the elements apart.
     """
     parts = index if isinstance(index, tuple) else (index,)
-    if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):
+    if is_basic(index):
         return True
     picked = math.prod(np.broadcast_shapes(*map(np.shape, parts)))
     places = [p.value for p in parts if is_(p, "constant") and (p.value >= 0).all()]

@@ -4,7 +4,7 @@ import copy
 import inspect
 from contextlib import contextmanager, suppress
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,19 +26,19 @@ class TracedFunction(Listing, Listener):
         super().__init__()
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
-        self.inputs: dict[str, Expression] = {}  # by identifier
+        self.inputs: dict = {}  # identifier: Expression
         self.arguments: dict = {}  # name: Kind of the array, or a value of another type
-        self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
+        self.parameters: dict = {}  # the name that the user knows: identifier
         self.tensors: dict = {}  # identifier of a parameter: the Tensor
         self.outputs = None
-        self.gradients: dict[str, Expression] = {}  # by identifier
+        self.gradients: dict = {}  # identifier: Expression
         self.seed = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
-        self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
+        self.facts: dict = {}  # expressions whose elements are known after a check: constants
         self.generator = None  # the random numbers of the function, if it has asked for some
         self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
-        self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
+        self.origins: dict = {}  # by id: an array, and its constant
 
     def once(self, key, *parts):
         if not self.backward:
@@ -48,7 +48,7 @@ class TracedFunction(Listing, Listener):
     def operand(self, a):
         a = array_of(a)
         if isinstance(a, Symbol):
-            a = self.facts.get(a.expression.id, a.expression)
+            a = self.facts.get(a.expression, a.expression)
         return super().operand(a)
 
     def constant(self, array):
@@ -71,7 +71,7 @@ class TracedFunction(Listing, Listener):
         of_all = asked.name in ("any", "all") and not asked.settings and asked.operands
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
             array = asked.args[0]
-            self.facts[array.id] = self.constant(np.full(array.shape, answer))
+            self.facts[array] = self.constant(np.full(array.shape, answer))
 
     def refusal(self, what, instead):
         """Return a TypeError that quotes the user's line."""

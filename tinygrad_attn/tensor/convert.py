@@ -124,6 +124,8 @@ def as_index(index):
             f"an index must contain integers or booleans, got {describe(index)}; write "
             "index.astype(int)."
         )
+    if not isinstance(array, Symbolic):
+        array.flags.writeable = False
     return array
 
 

@@ -7,37 +7,33 @@ booleans, integers or text, a TypeError is raised, so no output silently loses i
 """
 
 import inspect
-from collections import deque
 
 import numpy as np
 
 from .. import ops
 from ..engine import Symbolic, Variable, read_only, tensor_of
 from ..errors import describe, written_here
+from ..tree import tree_leaves, tree_map
 
 # ---- operands
 
-SEQUENCES = (list, tuple, deque)
-
 
 def differentiable(x):
-    """Return whether x is a floating-point Tensor or a sequence that contains one."""
-    if isinstance(x, Variable):
-        return x._data.dtype.kind == "f"
-    return isinstance(x, SEQUENCES) and any(map(differentiable, x))
+    """Return whether x is a floating-point Tensor, or a nested value that contains one."""
+    leaves = (leaf for leaf in tree_leaves(x) if isinstance(leaf, Variable))
+    return any(leaf._data.dtype.kind == "f" for leaf in leaves)
 
 
-def as_constants(x):
-    """Return x with Tensors replaced by arrays that a NumPy function cannot change in place."""
-    if isinstance(x, SEQUENCES):
-        return tuple(map(as_constants, x))
+def as_constant(x):
+    """Return the array of a Tensor, which a NumPy function cannot change in place, or x itself."""
     return read_only(x._data) if isinstance(x, Variable) else x
 
 
 def operands(xs):
     """Return xs as a list; numbers and lists become arrays of the Tensors' dtype."""
     xs = list(xs)
-    dtype = next((x._data.dtype for x in xs if isinstance(x, Variable) and differentiable(x)), None)
+    dtypes = (x._data.dtype for x in xs if isinstance(x, Variable))
+    dtype = next((dtype for dtype in dtypes if dtype.kind == "f"), None)
     return [
         x
         if isinstance(x, (Variable, Symbolic, np.ndarray))
@@ -56,9 +52,8 @@ def cast(x, dtype):
             f"them the gradient. If you want this dtype, write .astype({np.dtype(dtype)}) after "
             "the call."
         )
-    if isinstance(x, SEQUENCES):
-        return [cast(item, dtype) for item in x]
-    return ops.astype(x if hasattr(x, "dtype") else np.asarray(x), dtype=np.dtype(dtype))
+    array = lambda x: x if hasattr(x, "dtype") else np.asarray(x)
+    return tree_map(lambda x: ops.astype(array(x), dtype=np.dtype(dtype)), x)
 
 
 # ---- arguments
@@ -76,12 +71,13 @@ def with_arguments_of(function, implementation):
         parameters = inspect.signature(function).parameters
     except ValueError:  # Functions written in C have no signature in older versions of NumPy.
         return implementation
-    if any(p.kind is p.VAR_POSITIONAL for p in accepted.values()):
-        return implementation
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in accepted.values())
     first, *order = parameters
 
     def call(*args, **kwargs):
         x, *rest = args or (kwargs.pop(first),)
+        if variadic:
+            return implementation(x, *rest, **kwargs)
         settings = dict(zip(order, rest)) | kwargs
         for name in settings.keys() - accepted.keys():
             value = settings.pop(name)
@@ -119,7 +115,7 @@ def call_ufunc(implementation, ufunc, method, inputs, settings):
         # The ufunc may be SciPy's or the user's own.
         known = f"np.{name}" if getattr(np, ufunc.__name__, None) is ufunc else name
         y = _of_arrays(getattr(ufunc, method), known, inputs, settings)
-        return y if implementation is None else _wrapped(y)
+        return y if implementation is None else tree_map(_wrapped, y)
     dtype = settings.pop("dtype", None)
     if ufunc is np.vecdot:
         return implementation(*inputs, **settings)
@@ -131,12 +127,12 @@ def call_ufunc(implementation, ufunc, method, inputs, settings):
 
 def call_function(implementation, function, args, settings):
     """Handle Tensor.__array_function__."""
-    if implementation and differentiable((*args, *settings.values())):
+    if implementation and differentiable((args, settings)):
         return implementation(*args, **settings)
     name = f"{function.__module__}.{function.__name__}".replace("numpy", "np")
     y = _of_arrays(function, name, args, settings)
     indices = function is np.where and len(args) == 1
-    return y if implementation is None or indices else _wrapped(y)
+    return y if implementation is None or indices else tree_map(_wrapped, y)
 
 
 CONSTANTS = (np.zeros_like, np.ones_like, np.empty_like)
@@ -149,10 +145,10 @@ def _of_arrays(function, name, args, settings):
     """Call a function with arrays in place of Tensors; raise TypeError if a gradient is lost."""
     for source in (*args[1:], *settings.values()) if function in WRITING else ():
         np.asarray(source)  # raises for a Tensor with a gradient
-    y = function(
-        *as_constants(args), **{key: as_constants(value) for key, value in settings.items()}
-    )
-    if function in CONSTANTS or not (differentiable((*args, *settings.values())) and _has_slope(y)):
+    constants, named = tree_map(as_constant, (args, settings))
+    y = function(*constants, **named)
+    lost = any(map(_has_slope, tree_leaves(y))) and differentiable((args, settings))
+    if function in CONSTANTS or not lost:
         return y
     hint = written_here(name.rpartition(".")[2])
     raise TypeError(
@@ -163,17 +159,13 @@ def _of_arrays(function, name, args, settings):
 
 
 def _has_slope(y):
-    """Return whether a result contains numbers other than booleans and integers."""
-    if isinstance(y, SEQUENCES):
-        return any(map(_has_slope, y))
+    """Return whether a result consists of numbers other than booleans and integers."""
     numbers = isinstance(y, (np.ndarray, np.generic, float, complex))
     return numbers and getattr(y, "dtype", np.dtype(object)).kind not in "biuSU"
 
 
 def _wrapped(y):
-    """Wrap NumPy's results for integer or boolean Tensors in Tensors."""
-    if isinstance(y, (list, tuple)):
-        return type(y)(*map(_wrapped, y)) if hasattr(y, "_fields") else type(y)(map(_wrapped, y))
+    """Wrap a result of NumPy for integer or boolean Tensors in a Tensor."""
     if not isinstance(y, (np.ndarray, np.generic)) or y.dtype.kind not in "fiub":
         return y
     return tensor_of(y if y.flags.writeable else y.copy())

@@ -4,7 +4,6 @@ The tables `UFUNCS` and `FUNCTIONS` at the end of the file map NumPy's functions
 """
 
 import functools
-import inspect
 import math
 from collections import namedtuple
 from collections.abc import Callable
@@ -40,17 +39,6 @@ def moved(function, x, *args, **kwargs):
     if isinstance(places, (list, tuple)):
         return type(places)(ops.getitem(elements, index=p) for p in places)
     return ops.getitem(elements, index=places)
-
-
-def moving(function):
-    """Return an implementation of a function that moves the elements of its first argument."""
-    first = next(iter(inspect.signature(function).parameters))
-
-    def by_moving(*args, **kwargs):
-        x, *rest = args or (kwargs.pop(first),)
-        return moved(function, x, *rest, **kwargs)
-
-    return by_moving
 
 
 def take(a, indices, axis=None):
@@ -175,7 +163,7 @@ def clip(a, a_min=None, a_max=None, min=None, max=None):
 def select(condlist, choicelist, default=0):
     """The choice of the first condition that is true, else the default."""
     *choices, y = operands([*choicelist, default])
-    for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
+    for condition, choice in zip(condlist[::-1], choices[::-1], strict=True):
         y = ops.where(array_of(condition), choice, y)
     return y
 
@@ -231,12 +219,12 @@ def _slopes(f, axis, h):
     return concatenate([ends[0], middle, ends[1]], axis)
 
 
-def linspace(start, stop, num=50, endpoint=True, axis=0):
+def linspace(start, stop, num=50, endpoint=True):
     """`num` numbers at equal distances from start to stop."""
     start, stop = operands([start, stop])
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(start.dtype, stop.dtype))
     share = share.reshape(-1, *(1,) * max(start.ndim, stop.ndim))
-    return np.moveaxis(start * (1 - share) + stop * share, 0, axis)
+    return start * (1 - share) + stop * share
 
 
 # ---- products
@@ -296,14 +284,12 @@ def kron(a, b):
     )
 
 
-def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
-    """The cross product of vectors in three dimensions, or two."""
-    if axis is not None:
-        axisa = axisb = axisc = axis
-    a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
+def cross(a, b, axis=-1):
+    """The cross product of vectors in three dimensions."""
+    a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
     if not len(a) == len(b) == 3:
         raise ValueError("np.cross of Tensors needs vectors with three elements.")
-    return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axisc)
+    return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axis)
 
 
 # ---- np.linalg
@@ -398,7 +384,7 @@ UFUNCS: dict[Any, Callable] = {
 }
 """Maps each ufunc to a function that takes Tensors."""
 
-MOVING: tuple = (
+MOVING = (
     np.block,
     np.column_stack,
     np.delete,
@@ -420,96 +406,59 @@ MOVING: tuple = (
     np.fft.ifftshift,
     np.linalg.diagonal,
 )
-ATLEAST: tuple = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
+ATLEAST = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
+
+# Functions that have NumPy's name, in np or in np.linalg.
+OF_NUMPYS_NAME = (
+    ops.cumprod, ops.cumsum, ops.max, ops.mean, ops.min, ops.partition, ops.prod,
+    ops.round, ops.sort, ops.std, ops.sum, ops.tril, ops.triu, ops.var,
+    broadcast_arrays, clip, concatenate, cross, diag, diff, dot, einsum, gradient, inner,
+    kron, linspace, nan_to_num, outer, pad, select, sinc, take, tensordot, transpose, where,
+)  # fmt: skip
+OF_NUMPYS_NAME_IN_LINALG = (ops.det, ops.inv, ops.pinv, eigh, norm, qr, svd, vector_norm)
 
 IMPLEMENTATIONS: dict[Any, Callable] = {
-    **{f: moving(f) for f in MOVING},
+    **{getattr(np, f.__name__): f for f in OF_NUMPYS_NAME},
+    **{getattr(np.linalg, f.__name__): f for f in OF_NUMPYS_NAME_IN_LINALG},
+    **{f: functools.partial(moved, f) for f in MOVING},
     **{f: of_each(reshaping(f)) for f in ATLEAST},
-    np.expand_dims: reshaping(np.expand_dims),
-    np.squeeze: reshaping(np.squeeze),
-    np.moveaxis: permuting(np.moveaxis),
-    np.rollaxis: permuting(np.rollaxis),
+    **{f: reshaping(f) for f in (np.expand_dims, np.squeeze)},
+    **{f: permuting(f) for f in (np.moveaxis, np.rollaxis)},
+    **{f: splitting(f) for f in (np.array_split, np.split)},
+    **dict.fromkeys((np.copy, np.real, np.real_if_close), ops.clone),
     np.amax: ops.max,
     np.amin: ops.min,
     np.angle: lambda z, deg=False: ops.arctan2(0.0, z) * (180 / math.pi if deg else 1),
     np.append: lambda arr, values, axis=None: concatenate([arr, values], axis),
-    np.array_split: splitting(np.array_split),
     np.astype: cast,
-    np.broadcast_arrays: broadcast_arrays,
     np.broadcast_to: lambda array, shape: ops.broadcast_to(array, shape=as_sizes([shape])),
-    np.clip: clip,
-    np.concatenate: concatenate,
-    np.copy: ops.clone,
-    np.cross: cross,
-    np.cumprod: ops.cumprod,
-    np.cumsum: ops.cumsum,
-    np.diag: diag,
     np.diagflat: lambda v, k=0: diag(v.reshape(-1), k),
-    np.diff: diff,
-    np.dot: dot,
-    np.einsum: einsum,
     np.full_like: lambda a, fill_value: ops.clone(
         ops.broadcast_to(cast(fill_value, a.dtype), shape=np.shape(a))
     ),
-    np.gradient: gradient,
     np.imag: lambda val: ops.where(True, 0, val),
-    np.inner: inner,
-    np.kron: kron,
     np.linalg.cholesky: lambda a, upper=False: ops.cholesky(a.mT).mT if upper else ops.cholesky(a),
-    np.linalg.det: ops.det,
-    np.linalg.eigh: eigh,
     np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
-    np.linalg.inv: ops.inv,
     np.linalg.multi_dot: lambda arrays: functools.reduce(dot, arrays),
-    np.linalg.norm: norm,
-    np.linalg.pinv: ops.pinv,
-    np.linalg.qr: qr,
     np.linalg.slogdet: lambda a: np.linalg.slogdet(a._data)._replace(logabsdet=ops.logabsdet(a)),
     np.linalg.solve: lambda a, b: ops.solve(*operands([a, b])),
-    np.linalg.svd: svd,
     np.linalg.svdvals: ops.singular_values,
-    np.linalg.vector_norm: vector_norm,
-    np.linspace: linspace,
-    np.max: ops.max,
-    np.mean: ops.mean,
     np.meshgrid: lambda *xi, indexing="xy": moved(
         lambda places: np.meshgrid(*places, indexing=indexing), list(xi)
     ),
-    np.min: ops.min,
-    np.nan_to_num: nan_to_num,
-    np.outer: outer,
-    np.pad: pad,
-    np.partition: ops.partition,
-    np.prod: ops.prod,
     np.ravel: lambda a: ops.reshape(a, shape=(-1,)),
-    np.real: ops.clone,
-    np.real_if_close: ops.clone,
     np.reshape: lambda a, shape=None, newshape=None: ops.reshape(  # `newshape` until NumPy 2.1
         a, shape=as_sizes([newshape if shape is None else shape])
     ),
-    np.round: ops.round,
-    np.select: select,
-    np.sinc: sinc,
-    np.sort: ops.sort,
-    np.split: splitting(np.split),
     np.stack: lambda arrays, axis=0: ops.stack(*operands(arrays), axis=axis),
-    np.std: ops.std,
-    np.sum: ops.sum,
     np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
-    np.take: take,
     np.take_along_axis: lambda arr, indices, axis=-1: ops.take_along_axis(
         arr, indices=as_index(indices), axis=axis
     ),
-    np.tensordot: tensordot,
     np.trace: lambda a, offset=0, axis1=0, axis2=1: ops.sum(
         np.diagonal(a, offset, axis1, axis2), axis=-1
     ),
-    np.transpose: transpose,
-    np.tril: ops.tril,
-    np.triu: ops.triu,
-    np.var: ops.var,
     np.vdot: lambda a, b: ops.matmul(*(x.reshape(-1) for x in operands([a, b]))),
-    np.where: where,
     sliding_window_view: windows,
 }
 FUNCTIONS = {f: with_arguments_of(f, g) for f, g in IMPLEMENTATIONS.items()}

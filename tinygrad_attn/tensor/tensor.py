@@ -18,14 +18,7 @@ import numpy as np
 from .. import ops
 from ..engine import Hooks, Op, Variable, array_of, backward, context, inplace, tracked
 from ..errors import MissingName, describe, explain, warn, written_here
-from .convert import (
-    as_array,
-    as_index,
-    as_sizes,
-    get_default_dtype,
-    is_trainable,
-    new_array,
-)
+from .convert import as_array, as_index, as_sizes, get_default_dtype, is_trainable, new_array
 from .numpy_dispatch import call_function, call_ufunc
 from .numpy_functions import FUNCTIONS, UFUNCS, transpose
 

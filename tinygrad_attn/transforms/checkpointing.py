@@ -1,44 +1,35 @@
 """Gradient checkpointing: keep only the inputs of a call, and rerun it in the backward pass."""
 
-import math
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 import numpy as np
 
-from ..engine import (
-    Listener,
-    Symbolic,
-    Variable,
-    context,
-    history,
-    inplace,
-    tracked,
-)
+from ..engine import Listener, Symbolic, Variable, context, history, inplace, tracked
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import next_number
 from ..engine.op import in_checkpoint
 from ..engine.run import VALUES_ONLY
-from ..random import Generator, noting, repeating
+from ..random import noting, repeating
 from ..tree import tree_leaves, tree_map
 
 Result = TypeVar("Result")
 
 
 class _Uses(Listener):
-    """Notes the tensors from outside that a call uses: its arguments, and those of its ops."""
+    """Notes the tensors from outside that a run uses: its arguments, and those of its ops."""
 
     def __init__(self, arguments):
         self.start = next_number()
-        self.tensors: dict[Any, None] = dict.fromkeys(filter(tracked, arguments))
-        self.heard: set[int] = set()  # the numbers of nodes whose inputs have been noted
-        self.constants: dict[int, Any] = {}  # weak references to the other operands, by id
+        self.tensors = dict.fromkeys(filter(tracked, arguments))
+        self.heard = set()  # the numbers of nodes whose inputs have been noted
+        self.constants = {}  # weak references to the other operands, by id
 
     def is_outside(self, x):
-        """Return whether the Tensor existed before the call."""
+        """Return whether the Tensor existed before the run."""
         return x._node is None or x._node.number < self.start
 
     def note(self, x):
@@ -51,9 +42,8 @@ class _Uses(Listener):
             for y in history([x]):
                 if not self.is_outside(y):
                     self.heard.add(y._node.number)
-                    self.tensors |= dict.fromkeys(
-                        i for i in y._node.inputs if tracked(i) and self.is_outside(i)
-                    )
+                    outside = (i for i in y._node.inputs if tracked(i) and self.is_outside(i))
+                    self.tensors |= dict.fromkeys(outside)
 
     def computed(self, op, inputs, settings, output):
         for x in inputs:
@@ -63,23 +53,27 @@ class _Uses(Listener):
         if output._node and output._node.op is op:
             self.heard.add(output._node.number)
 
+    def results(self, output):
+        """Return the Tensors in the output that the run has computed."""
+        leaves = tree_leaves(output)
+        for y in leaves:
+            self.note(y)
+        return [*dict.fromkeys(y for y in leaves if tracked(y) and not self.is_outside(y))]
+
 
 def _is_array(x):
     """Return whether x is an array that an op can take, which the user may change."""
     return type(x) is np.ndarray and x.dtype.kind in "fiub"
 
 
-ABSENT = object()
-
-
 class _Attributes(Listener):
-    """The attributes of modules in the first run of a checkpoint, before it called or changed them.
+    """The attributes of modules in the first run, before it called or changed them.
 
     They include parameters and buffers, which others may replace, hooks and `training`.
     """
 
     def __init__(self):
-        self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
+        self.noted = {}  # (module, its attributes), by id of the module
         for module in context.replaced:
             self.calling(module)
         scope = context.scope
@@ -100,26 +94,26 @@ class _Attributes(Listener):
         from ..nn.module import Buffer  # nn is built on transforms
 
         before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
-        buffers: list[tuple[Any, Any]] = []
+        values = [x for _, noted in self.noted.values() for x in noted.values()]
+        buffers = {x: x._data for x in values if isinstance(x, Buffer)}
         try:
             for module, noted in self.noted.values():
                 _replace(vars(module), noted)
-                buffers += [(x, x._data) for x in noted.values() if isinstance(x, Buffer)]
-            for buffer, array in buffers:
+            for buffer, array in buffers.items():
                 buffer._data = array.copy()  # The function may change it in place.
             yield
         finally:
-            for buffer, array in reversed(buffers):  # The first pair of a shared one counts.
+            for buffer, array in buffers.items():
                 buffer._data = array
             for attributes, old in before:
                 _replace(attributes, old)
 
 
 def _replace(attributes, new):
-    """Replace the attributes that differ; other threads may use the others."""
+    """Make attributes equal to the new ones, without removing any that other threads may use."""
     for name in attributes.keys() - new.keys():
         del attributes[name]
-    attributes.update((n, x) for n, x in new.items() if attributes.get(n, ABSENT) is not x)
+    attributes.update(new)
 
 
 class _Call:
@@ -130,79 +124,72 @@ class _Call:
         self.run = context.captured()
         self.modules = _Attributes()
         self.listeners = [new for x in context.listeners if (new := x.repeated())]
+        self.generators = []  # one for each draw of random numbers
 
     def first(self):
         """Run f without keeping its graph. Return its output, and which Tensors in it are new.
 
-        Afterwards, `values` has their arrays, by their positions among the leaves of the output,
-        `inputs` has the Tensors that f uses, its arguments first, and `constants` those without a
-        gradient and the arrays, which must stay as they are.
+        Afterwards, `arrays` has the values of these, `inputs` has the Tensors that f uses, and
+        `constants` the arrays and the Tensors without a gradient, which must stay as they are.
         """
         uses = _Uses(self.args)
-        self.generators: list[Generator] = []  # one for each draw of random numbers
-        settings = {
-            "recording": VALUES_ONLY,
-            "noted_draws": noting(self.generators),
-            "listeners": (*context.listeners, self.modules, uses),
-            "repeated": context.repeated or frozenset(),
-        }
-        with context.entered(**settings):
+        with context.entered(
+            recording=VALUES_ONLY,
+            noted_draws=noting(self.generators),
+            listeners=(*context.listeners, self.modules, uses),
+            repeated=context.repeated or frozenset(),
+        ):
             output = self.f(*self.args, **self.keywords)
-        computed: dict[Any, int] = {}
-        alive = (x() for x in uses.constants.values())
+        computed = uses.results(output)
+        self.arrays = [y._data for y in computed]
+        self.inputs = list(uses.tensors)
+        alive = [x() for x in uses.constants.values()]
         arguments = filter(_is_array, tree_leaves((self.args, self.keywords)))  # such as indices
         self.constants = [*(x for x in alive if x is not None), *arguments]
-        for i, y in enumerate(tree_leaves(output)):
-            uses.note(y)
-            if tracked(y) and not uses.is_outside(y):
-                computed.setdefault(y, i)
-        self.values = {i: y._data for y, i in computed.items()}
-        self.inputs = list(uses.tensors)
         self.returned = next_number()  # the user may change the outputs from now on
-        return output, list(computed)
+        return output, computed
 
-    @contextmanager
-    def again(self, uses):
-        """Enter the run of the first call again, with its modules, patches and random numbers."""
+    def again(self):
+        """Run f as before, with its modules, patches and random numbers, and keep its graph.
+
+        Return what the first run has returned in `computed`, and the tensors that f uses.
+        """
+        uses = _Uses(self.args)
         present = [x for x in context.listeners if x.hears_repeats]
         settings = self.run | {
             "recording": True,
             "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present, uses),
             "repeated": frozenset(self.inputs).union(self.run["repeated"] or ()),
-            "recording_blocks": context.recording_blocks,
-            "plain_blocks": context.plain_blocks,
+            "blocks": context.blocks,
         }
         with context.entered(**settings), self.modules.restored():
-            yield
+            output = self.f(*self.args, **self.keywords)
+        computed = uses.results(output)
+        self.compare(computed, uses.tensors)
+        return computed
 
     def pull(self, g, needs):
         """Repeat the call, and run a backward pass through it."""
         recorded = any(isinstance(part, Variable) for part in g.values())
-        uses = _Uses(self.args)
-        with self.again(uses):
-            leaves = tree_leaves(self.f(*self.args, **self.keywords))
-        for y in leaves:
-            uses.note(y)
-        outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
-        self.compare(outputs, uses)
+        outputs = self.again()
         wanted = [x for x, needed in zip(self.inputs, needs) if needed]
-        roots, seeds = [outputs[i] for i in g], list(g.values())
+        roots = [outputs[i] for i in g]
         with context.entered(recording=recorded):
-            found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, inner=True)
+            found = sweep(roots, [*g.values()], wanted=wanted, create_graph=recorded, inner=True)
         return [found.get(x) for x in self.inputs] + [None] * len(self.constants)
 
-    def compare(self, outputs, uses):
+    def compare(self, outputs, used):
         """Raise ValueError if the second run returned other values or used other tensors."""
         if (
-            len(outputs) != len(self.values)
+            [y.shape for y in outputs] != [first.shape for first in self.arrays]
             or any(
-                y.shape != first.shape or _differs(y._data, first)
-                for y, first in zip(outputs, self.values.values())
+                _differs(y._data, first)
+                for y, first in zip(outputs, self.arrays)
                 if not inplace.was_changed(first, self.returned)
             )
             # A leaf may be one that the function makes anew in each run.
-            or any(x._node and x not in uses.tensors for x in self.inputs)
+            or any(x._node and x not in used for x in self.inputs)
             or any(inplace.replaced(x)[0] > self.returned for x in self.constants)
         ):
             raise ValueError(
@@ -217,9 +204,8 @@ def _differs(again, first):
     if isinstance(first, Symbolic):
         return False
     eps = float(np.finfo(first.dtype).eps)
-    size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
-    few_roundings = 64 * eps * float(size)
-    return not np.allclose(again, first, math.sqrt(eps), few_roundings, equal_nan=True)
+    size = float(np.max(np.abs(first), initial=0, where=np.isfinite(first)))
+    return not np.allclose(again, first, eps**0.5, 64 * eps * size, equal_nan=True)
 
 
 recomputed = Bundling(lambda *inputs, call: np.zeros(()))
@@ -251,6 +237,6 @@ def checkpoint(f: Callable[..., Result], *xs, **keywords) -> Result:
     output, computed = call.first()
     if not computed:
         return output
-    arrays = [y._data for y in computed]
-    new = dict(zip(computed, members(recomputed(*call.inputs, *call.constants, call=call), arrays)))
+    together = recomputed(*call.inputs, *call.constants, call=call)
+    new = dict(zip(computed, members(together, call.arrays)))
     return tree_map(lambda y: new.get(y, y) if tracked(y) else y, output)

@@ -5,12 +5,4 @@ from .graph import graph
 from .picture import Graph
 from .steps import Step, Steps, backward_steps
 
-__all__ = [
-    "Graph",
-    "Step",
-    "Steps",
-    "attention",
-    "attention_html",
-    "backward_steps",
-    "graph",
-]
+__all__ = ["Graph", "Step", "Steps", "attention", "attention_html", "backward_steps", "graph"]

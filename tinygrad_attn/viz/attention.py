@@ -39,12 +39,7 @@ def _with_heads(x, what):
     return array
 
 
-def attention(
-    weights,
-    queries: Labels = None,
-    keys: Labels = None,
-    ax=None,
-):
+def attention(weights, queries: Labels = None, keys: Labels = None, ax=None):
     """Draw the weights softmax(q k^T / sqrt(D)) of each head as a heat map.
 
     `weights` has the shape (T, S) or (H, T, S), with a row for each query and a column per key.

@@ -18,26 +18,18 @@ from . import values
 from .picture import Arrow, Box, Frame, Graph
 from .subject import Subject, computed, gradient_of, op_name, operands, settings_of, shown
 
-LIMIT = 150  # boxes in a readable picture
 RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 def graph(
-    tensor,
-    model=None,
-    depth: int | None = None,
-    expand: Sequence[str] = (),
-    *,
-    limit: int | None = LIMIT,
-    plain: bool = False,
+    tensor, model=None, depth: int | None = None, expand: Sequence[str] = (), *, plain: bool = False
 ) -> Graph:
     """Draw the ops that computed a tensor, with their operands and a frame around each module.
 
     `tensor` is a Tensor, a list of Tensors, or a function without arguments that returns one.
     Dotted names are relative to `model`, by default the outermost module that was called. `depth`
     is the number of levels of modules that are opened, by default 1.
-    `expand=["layers.0.self_attn"]` opens single modules. If the picture would have more than
-    `limit` boxes, the depth is reduced.
+    `expand=["layers.0.self_attn"]` opens single modules.
 
     With `plain=True`, the function runs in plain mode, and all levels are opened. Softmax,
     attention, layer norm and GELU are frames with an equation and the ops of the formula inside.
@@ -61,18 +53,9 @@ def graph(
     def is_open(place, scope):
         name = subject.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
-        return place < level or any(inside)  # the `level` of the loop below
+        return place < depth or any(inside)
 
-    notes = []
-    for level in range(max(0, min(depth, subject.deepest)), -1, -1):
-        picture = Builder(subject, is_open).graph
-        count = len(picture.boxes)
-        if limit is None or count <= limit:
-            break
-        then = f": folded to depth={level - 1}" if level else ", and no module is left to fold"
-        notes.append(f"{count:,} boxes, more than limit={limit}{then}.")
-    picture.notes = notes
-    return picture
+    return Builder(subject, is_open).graph
 
 
 @dataclass(eq=False)
@@ -91,8 +74,8 @@ class Builder:
 
     def __init__(self, subject, is_open):
         self.subject, self.graph = subject, Graph()
-        self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
-        self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
+        self.numbers: dict = {}  # the box of each tensor, leaf and unit, by id
+        self.frames: dict = {}  # the frame of each open call, by its chain of calls
         self.users: defaultdict[Any, list[Unit]] = defaultdict(list)  # for each use of an operand
         roots = [shown(root) for root in subject.roots]
         self.roots = {id(root) for root in roots}

@@ -13,15 +13,15 @@ from ..files import write_atomically
 
 DEEPEST = 30  # levels of a text tree; deeper parts start again at the left margin
 MOST_DRAWN = 1000  # boxes; Graphviz takes seconds for these, but hours for ten times as many
-DASHED = "filled,dashed"
 # The Okabe-Ito palette, which readers with any colour vision can tell apart.
+STYLED = "shape", "color", "fillcolor", "style"
 STYLES = {
-    "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC"},
-    "leaf": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9E9F2"},
-    "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC"},
-    "constant": {"shape": "box", "color": "#767676", "fillcolor": "#F0F0F0", "style": DASHED},
-    "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
-    "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
+    "parameter": ("cylinder", "#009E73", "#DFF3EC"),
+    "leaf": ("folder", "#CC79A7", "#F9E9F2"),
+    "input": ("note", "#56B4E9", "#E8F4FC"),
+    "constant": ("box", "#767676", "#F0F0F0", "filled,dashed"),
+    "op": ("box", "#0072B2", "#FFFFFF", "filled,rounded"),
+    "module": ("box3d", "#E69F00", "#FCF1DA"),
 }
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
 FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz computes the same widths on every system
@@ -53,7 +53,7 @@ class Box:
         below = "".join(f"<br/>{_clean(line)}" for line in self.below())
         look = {"id": f"n{self.number}", "tooltip": f"<{title}>"}
         look["label"] = f'<<font point-size="12"><b>{title}</b></font>{below}>'
-        look |= STYLES[self.kind]
+        look |= zip(STYLED, STYLES[self.kind])
         if self.output:
             look |= {"penwidth": "2", "peripheries": "1" if self.kind == "module" else "2"}
         return _attributes(look | (NOT_FINITE if self.not_finite else {}))
@@ -85,7 +85,6 @@ class Graph:
         self.boxes: list[Box] = []
         self.arrows: list[Arrow] = []
         self.frames: list[Frame] = []
-        self.notes: list[str] = []
 
     def text(self) -> str:
         """Return the graph as a text tree, from the outputs to the inputs."""
@@ -115,7 +114,7 @@ class Graph:
         while pending:
             if (top := pending.pop()) not in seen:
                 add(top, "", "")
-        return "\n".join(lines + self.notes)
+        return "\n".join(lines)
 
     __repr__ = __str__ = text
 
@@ -141,8 +140,6 @@ class Graph:
             if arrow.label:
                 look["label"] = f"<&#160;{_clean(arrow.label)}>"  # a gap next to the line
             lines.append(f"n{arrow.source} -> n{arrow.target} {_attributes(look)}")
-        if self.notes:
-            lines.append(f"label=<{'<br/>'.join(map(_clean, self.notes))}>")
         return "\n".join(lines).replace("\n", "\n  ") + "\n}\n"
 
     def _render(self, format):

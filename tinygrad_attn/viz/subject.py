@@ -69,8 +69,6 @@ class Subject:
                 f"plain=True needs a function, got {describe(tensor)}. Write lambda: before the "
                 "expression, as in ta.viz.graph(lambda: model(x), plain=True)."
             )
-        if model is not None and not isinstance(model, Module):
-            raise TypeError(f"model= must be a Module, got {describe(model)}.")
         with plain_mode() if plain else nullcontext():
             result = tensor() if function else tensor
         self.roots = [root for root in tree_leaves(result) if root is not None]
@@ -83,10 +81,10 @@ class Subject:
             )
         self.ops = history(self.roots)
         self.named: dict = {}  # maps each dotted name to a module or parameter
-        self.modules: dict[int, str] = {}  # the first name of each module, by its id
-        self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
-        self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
-        self.equations: dict[Any, str] = {}  # of functions, and of modules that call only one
+        self.modules: dict = {}  # the first name of each module, by its id
+        self.parameters: dict = {}  # by the id of the tensor, and of its array
+        self.arrays: dict = {}  # by the id of the array that owns the memory
+        self.equations: dict = {}  # of functions, and of modules that call only one
         self.chains = self._chains()
         outermost = [scope.module for scope in self.chains if scope and not scope.outer]
         roots = dict.fromkeys(filter(None, [model, *outermost]))
@@ -118,8 +116,7 @@ class Subject:
 
         If these names belong to another module, they begin with the root, as in `Linear#2.weight`.
         """
-        parts: list[tuple[str, Any]]
-        parts = [*root.named_modules(remove_duplicate=False), *root.named_parameters()]
+        parts: list[Any] = [*root.named_modules(remove_duplicate=False), *root.named_parameters()]
         taken = any(self.named.get(name, part) is not part for name, part in parts if name)
         prefix = f"{type(root).__name__}#{number}." if taken else ""
         for name, part in parts:

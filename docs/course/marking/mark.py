@@ -40,7 +40,6 @@ import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
 import _own
 import _practice
-import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
 from _marking import Exercise, Marks, exercises, plan
@@ -81,6 +80,8 @@ def main(
                 "the zoo takes the number of a bug and an answer, got "
                 f"{', '.join(map(repr, given))}."
             )
+        import _zoo  # here, because a process that only marks a file starts sooner without it
+
         return _zoo.main(*[*given, None, None][:2])
     if name == "exam" and len(given) == 1:
         return _exam.main(given[0], as_json=as_json, time_limit=time_limit)
