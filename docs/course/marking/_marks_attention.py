@@ -374,14 +374,13 @@ def _mb(size: float) -> str:
 
 
 def right_part(scores: ndarray, v: ndarray) -> tuple[ndarray, ...]:
-    maximum = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(maximum == -np.inf, 0, maximum))
-    return maximum, e.sum(axis=-1, keepdims=True), e @ v
+    return tuple(_parts(scores, v).values())
 
 
+@quiet()
 def right_merge(one: tuple[ndarray, ...], two: tuple[ndarray, ...]) -> tuple[ndarray, ...]:
     maximum = np.maximum(one[0], two[0])
-    a, b = (np.exp(each[0] - np.where(maximum == -np.inf, 0, maximum)) for each in (one, two))
+    a, b = (_exp(each[0] - maximum) for each in (one, two))
     return maximum, a * one[1] + b * two[1], a * one[2] + b * two[2]
 
 
@@ -477,7 +476,7 @@ def _(marks: Marks) -> None:
     with quiet():
         a, b = _exp(one["maximum"] - m), _exp(two["maximum"] - m)
         upside_down = sums(_exp(m - one["maximum"]), _exp(m - two["maximum"]))
-    both = {"maximum": m, **sums(a, b)}
+    both = dict(zip(TRIPLE, right_merge(*(tuple(each.values()) for each in (one, two)))))
     averages = [
         each["result"] / np.where(each["total"] == 0, 1, each["total"]) for each in (one, two)
     ]
