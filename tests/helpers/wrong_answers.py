@@ -13,7 +13,7 @@ WRONG = [
     # ---- chapter 1
     ("scalar", "def sub(self, other):\n    return Scalar(self.data - other.data, (self, other), (1.0, 1.0))\nScalar.__sub__ = sub", "a - b falls as b grows", 0.8),
     ("scalar", "def sub(self, other):\n    return Scalar(self.data - other.data)\nScalar.__sub__ = sub", "remembers no parents", 0.8),
-    ("scalar", "def tanh(self):\n    return math.tanh(self.data)\nScalar.tanh = tanh", "must return a Scalar", 0.7),
+    ("scalar", "def tanh(self):\n    return math.tanh(self.data)\nScalar.tanh = tanh", "should be a Scalar", 0.7),
     ("scalar", "def tanh(self):\n    return Scalar(math.tanh(self.data), (self,), (1 - self.data ** 2,))\nScalar.tanh = tanh", "This is 1 - x^2", 0.8),
     # ---- chapter 2
     ("order", "def users_first(last):\n    found, seen = [], set()\n    waiting = [last]\n    while waiting:\n        node = waiting.pop()\n        if id(node) not in seen:\n            seen.add(id(node))\n            found.append(node)\n            waiting += node.parents\n    return found", "comes before its user", 0.5),

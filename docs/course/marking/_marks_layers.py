@@ -8,16 +8,12 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from _marking import Marks, Wrong, exercise
-from _marks_engine import either
+from _marking import Marks, Wrong, exercise, several
+from _marks_engine import either, random
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 @exercise(8, "adam", "one step of Adam")
@@ -47,12 +43,7 @@ def _(marks: Marks) -> None:
         for t, g in enumerate(gradients[:steps], 1):
             before = np.array(p)
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
-            if not isinstance(found, (tuple, list)) or len(found) != 3:
-                raise Wrong(
-                    f"adam_step returns a {type(found).__name__}, but it should return three arrays, "
-                    "p, m and v."
-                )
-            p, m, v = found
+            p, m, v = several(found, "adam_step", 3, "p, m and v")
         expected = right(steps)
         off = {
             name for name, x in (("p", p), ("m", m), ("v", v)) if not np.allclose(x, expected[name])

@@ -58,7 +58,12 @@ def about_shape(found: Shape, expected: Shape) -> str:
         return f"Its axes are in the order {order}: transpose it."
     if math.prod(found) == math.prod(expected):
         return _regrouped(found, expected)
-    if len(found) == len(expected) and all(a in (b, 1) for a, b in zip(found, expected)):
+    pairs = [*zip(found[::-1], expected[::-1])]
+    if len(found) == len(expected) and any(b == 1 for _, b in pairs):
+        if all(b in (a, 1) for a, b in pairs):
+            axis = next(k for k, n in enumerate(expected) if n == 1)
+            return f"Its elements are used several times along axis {axis}: sum over it, with keepdims=True."
+    if len(found) == len(expected) and all(a in (b, 1) for a, b in pairs):
         return "Something was summed over an axis whose elements should stay apart."
     if len(found) >= len(expected) and found[len(found) - len(expected) :] == expected:
         return "There is one result for each index of the first axes: sum over them, or index them."
