@@ -495,11 +495,11 @@ def wrong_slope(f, suspect: str = "") -> Finding:
 
 
 def exchanged(f, which: int, entries: list[Entry]) -> Finding:
-    """Find a gradient that is a multiple of the right one of another input, not of its own."""
+    """Find a gradient that is the right one of another input, or -1 times that."""
     came, rtol = np.ravel(entries[which].analytic), max(RTOL, 16 * f.precision)
     factors = [factor(came[None], np.ravel(e.numeric)[None], rtol) for e in entries]
     for name, c in zip(f.names, factors if not factors[which] else []):
-        if c and (abs(c - 1) <= rtol or came.size > 2):
-            times = f" times {c:.4g}" * (abs(c - 1) > rtol)
+        if abs(abs(c) - 1) <= rtol:
+            times = " times -1" * (c < 0)
             return f"wrong factor: the gradient is that of {name}{times}: the two may be exchanged."
     return None
