@@ -101,11 +101,10 @@ class Scalars(Probe):
 def _(marks: Marks) -> None:
     mine = Scalars(marks)
 
-    def run(name: str, f: Any, *values: float) -> tuple[float, list[float]]:
+    def slopes(name: str, f: Any, *values: float) -> list[float]:
         xs = [mine.made(v) for v in values]
-        y = mine.result(name, f, *xs)
-        y.backward()
-        return y.data, [x.grad for x in xs]
+        mine.result(name, f, *xs).backward()
+        return [x.grad for x in xs]
 
     def both(
         name: str, f: Any, *values: float, mistakes: dict[str, Any], weight: float = 2
@@ -113,10 +112,15 @@ def _(marks: Marks) -> None:
         xs = [Tensor(np.array(v), requires_grad=True) for v in values]
         y = f(*xs)
         y.backward()
-        marks.compare(f"{name}: value", lambda: run(name, f, *values)[0], y, weight=weight / 2)
+        marks.compare(
+            f"{name}: value",
+            lambda: mine.result(name, f, *map(mine.made, values)).data,
+            y,
+            weight=weight / 2,
+        )
         marks.compare(
             f"{name}: slopes",
-            lambda: run(name, f, *values)[1],
+            lambda: slopes(name, f, *values),
             [x.grad.item() for x in xs],
             mistakes=mistakes
             | {
@@ -293,6 +297,10 @@ def _(marks: Marks) -> None:
                 "The slopes are added without the gradient of the node. A contribution is node.grad * slope.",
                 [[2, 8, 1, 1], [2, 8, 1, 1]],
             ),
+            "Nothing is passed on to the parents. A node adds to them: parent.grad += node.grad * slope.": [
+                [0, 0, 0, 1]
+            ]
+            * 2,
             "The gradients are passed on before there are any. Begin with `last`, and go from users to parents.": [
                 [0, 3, 1, 1]
             ]

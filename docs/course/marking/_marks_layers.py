@@ -632,8 +632,8 @@ OF_TRAIN = {
     "once for each group, before its first backward().",
     "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
     "group, with no zero_grad() between the two?",
-    "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
-    "group.",
+    "last": "This is only the gradient of the last part. Call backward() for every part, and optimizer.zero_grad() once "
+    "for each group, before the first.",
     **dict.fromkeys(
         ("each", "often", "plain"),
         "There is a step after every part. Take one step for each group, after its last part.",
