@@ -74,12 +74,12 @@ def scan(x, a):
     return np.stack(rows)
 
 
-def scan_back(carry=1.0):
+def scan_back(carry=1.0, state=1):
     def vjp(g, y, x, a):
         d, da, rows = 0 * a, 0 * a, []
         for t in range(len(x))[::-1]:
             d = g[t] + carry * a * d
-            da = da + d * (y[t - 1] if t else 0 * a)
+            da = da + d * (y[t - state] if t >= state else 0 * a)
             rows.insert(0, d)
         return np.stack(rows), da
 
@@ -110,6 +110,21 @@ def residual_back(skip):
         skip * g + (g * (1 - np.tanh(x @ w) ** 2)) @ w.T,
         x.T @ (g * (1 - np.tanh(x @ w) ** 2)),
     )
+
+
+def by_means(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True))
+
+
+def scaled_rows(x, s):
+    return x * (s / np.sqrt((x * x).sum(1)))[:, None]
+
+
+def scaled_rows_back(g, y, x, s):
+    norm = np.sqrt((x * x).sum(1, keepdims=True))
+    right = s[:, None] / norm * (g - x * total(g * x) / norm**2)
+    return right, (g * x).sum(1)
 
 
 def mean_loss(x, t):
@@ -161,6 +176,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "an operand of fewer axes": (lambda p, q: (p * np.log(q)).sum(-1), [1 + rng.random((3, 4)), 1 + rng.random((3, 4))], lambda g, y, p, q: (g[:, None] * np.log(q), g[:, None] / q), "the gradient lacks a factor input 0"),
     "rows": (lambda x: x * x, X, lambda g, y, x: np.where(np.arange(4)[:, None] == 1, 3, 2) * g * x, "wrong at index [1, :], and right elsewhere"),
     "all zeros are no threshold": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * (x - t) / x.size, 0 * g * t), "zero: "),
+    "another's, times -1": (lambda x, t: (x * t).sum(), SQUARE, lambda g, y, x, t: (g * t, -g * t), "is that of input 0 times -1"),
     "halves exchanged": (np.sin, X, lambda g, y, x: np.roll(g * np.cos(x), 2, axis=1), "right numbers in another order"),
     "index off by one": (lambda w, i: w[i], [N(5, 3), INDEX], lambda g, y, w, i: (np.stack([g[k == INDEX + 1].sum(0) for k in range(5)]), None), "right for input 1 plus 1"),
     "w of the next channel": (layer_norm, NORM, lambda g, y, x, w, b: layer_norm_back()(g, y, x, np.roll(w, 1), b), "right for input 1 moved by 1"),
@@ -175,6 +191,9 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "a sum with another factor": (softmax, X, lambda g, y, x: y * (g - total(g * y * y)), "has a factor y too many, or lacks a division by y, in the term with the sum over axes [1]"),
     "half of a sum": (outside_softmax, X, lambda g, y, x: y * (g - total(g * y) * mean(x)), "VJP: the error mixes elements along axes [1]"),
     "nor is a row": (lambda w: w[np.array([0, 1, 3, 1])], [N(4, 3)], lambda g, y, w: np.stack([0 * g[0], g[1] + g[3], 0 * g[0], g[2]]), "index [0, :]"),
+    "the state before": (scan, SCAN, scan_back(state=2), "reads the values of the one before in the loop"),
+    "both means": (by_means, X, lambda g, y, x: (g - 1.5 * mean(g) - y * 1.5 * mean(g * y)) / np.sqrt(x.var(-1, keepdims=True)), "'mean', wherever it is called, is 1.5 times"),
+    "a norm left out": (scaled_rows, [N(4, 5), 1 + rng.random(4)], scaled_rows_back, "has a needless factor operand 1"),
 }  # fmt: skip
 
 

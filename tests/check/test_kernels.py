@@ -237,6 +237,44 @@ def test_a_backward_pass_may_read_the_result_as_it_is_stored():
     assert gradcheck(None, [q, q, q[::-1]], vjp=(flash, flash_back), **options)
 
 
+def attention_by_logsumexp(q, k, v):
+    """Attention that keeps the logarithm of the sum, so that saturated weights do not add up to 1."""
+    s = q @ k.mT / np.sqrt(q.shape[-1]).astype(q.dtype)
+    m = s.max(-1, keepdims=True)
+    logsumexp = np.log(np.exp(s - m).sum(-1, keepdims=True)) + m
+    return np.exp(s - logsumexp) @ v, (q, k, v, logsumexp)
+
+
+def attention_by_logsumexp_back(saved, g):
+    q, k, v, logsumexp = saved
+    scale = 1 / np.sqrt(q.shape[-1]).astype(q.dtype)
+    p = np.exp(q @ k.mT * scale - logsumexp)
+    d = p * (g @ v.mT - (g * (p @ v)).sum(-1, keepdims=True)) * scale
+    return d @ k, d.mT @ q, p.mT @ g
+
+
+SATURATED = {  # right kernels, and inputs for which little is left of their gradients
+    "scores": (None, (attention_by_logsumexp, attention_by_logsumexp_back), lambda q, k, v: weights(q, k) @ v, [8 + N for N in np.random.default_rng(0).standard_normal((3, 2, 7, 6))], "float32"),
+    "large results": (np.exp, lambda g, y, x: g * y, np.exp, [np.linspace(8, 9.9, 12).reshape(3, 4)], "float16"),
+    "steps to 1": (lambda x: 1 / (1 + np.exp(-x)), lambda g, y, x: g * y * (1 - y), lambda x: 1 / (1 + np.exp(-x)), [np.linspace(6, 9, 24).reshape(4, 6)], "float16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SATURATED)
+def test_saturated_kernels_are_not_accused(name):
+    f, vjp, plain, inputs, dtype = SATURATED[name]
+    for seed in range(2):
+        assert gradcheck(f, [x.astype(dtype) for x in inputs], vjp=vjp, reference=plain, seed=seed)
+
+
+def test_a_lost_part_is_no_constant():
+    """The other part grows with a second input, so that the error seems to vanish."""
+    f = lambda x, w: np.concatenate([x[:3] * w, x[3:]])
+    vjp = lambda g, y, x, w: (np.concatenate([g[:3] * w, 0 * g[3:]]), (g[:3] * x[:3]).sum(0))
+    report = gradcheck(f, [X, W], vjp=vjp, reference=f, raise_exception=False)
+    assert "through 'getitem'" in report.diagnosis, report
+
+
 def test_a_forward_pass_that_overwrites_its_input_is_named():
     def forward(x):
         y = x * x

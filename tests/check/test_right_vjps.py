@@ -13,6 +13,7 @@ from tinygrad_attn.check import GradcheckError, detect_anomaly, gradcheck, gradg
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
 NORMAL = np.random.default_rng(1).standard_normal((3, 4))
+BUFFER = np.zeros(NORMAL.shape)
 UPPER, LOWER = np.triu(np.ones((3, 4), bool), 1), ~np.tri(4, dtype=bool)
 
 
@@ -40,7 +41,9 @@ far = made(lambda x: 1 - 1 / (1 + np.exp(-x)), lambda g, y, x: -g / (np.exp(x) +
 fill = made(lambda x: np.where(UPPER, -np.inf, x), lambda g, y, x: np.where(UPPER, 0, g))
 passing = made(lambda x: x.T * 1.0, lambda g, y, x: g.T)
 total = made(lambda x: x.sum(), lambda g, y, x: np.ones(x.shape) * g.reshape(()))
+buffered = made(lambda x: x * x, lambda g, y, x: np.multiply(g, 2 * x, out=BUFFER))
 RIGHT = {
+    "one array for every gradient": (lambda x: buffered(x * 1.5) - buffered(buffered(x)), NORMAL),
     "a single number": (total, NORMAL),
     "softmax of small numbers": (lambda x: F.softmax(x / 1e-6), NORMAL * 1e-6),
     "of large ones": (lambda x: F.softmax(x / 1e6) * 1e6, NORMAL * 1e6),

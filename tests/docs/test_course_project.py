@@ -181,7 +181,7 @@ ENGINE = [  # the step that finds it, what is changed, and what is said
         4,
         "np.ones_like(self.data) if",
         "np.ones(self.data.shape) if",
-        "4 float32 stays float32: no\n    .grad of a float32",
+        "4 float32 stays float32: no\n    .grad of a is float64, but should be float32",
     ),
     # functions
     (5, "(lambda g: g * y,)", "(lambda g: g * self.data,)", "The slope of e^a is e^a"),

@@ -13,7 +13,7 @@ WRONG = [
     # ---- chapter 1
     ("scalar", "def sub(self, other):\n    return Scalar(self.data - other.data, (self, other), (1.0, 1.0))\nScalar.__sub__ = sub", "a - b falls as b grows", 0.8),
     ("scalar", "def sub(self, other):\n    return Scalar(self.data - other.data)\nScalar.__sub__ = sub", "remembers no parents", 0.8),
-    ("scalar", "def tanh(self):\n    return math.tanh(self.data)\nScalar.tanh = tanh", "must return a Scalar", 0.7),
+    ("scalar", "def tanh(self):\n    return math.tanh(self.data)\nScalar.tanh = tanh", "should be a Scalar", 0.7),
     ("scalar", "def tanh(self):\n    return Scalar(math.tanh(self.data), (self,), (1 - self.data ** 2,))\nScalar.tanh = tanh", "This is 1 - x^2", 0.8),
     # ---- chapter 2
     ("order", "def users_first(last):\n    found, seen = [], set()\n    waiting = [last]\n    while waiting:\n        node = waiting.pop()\n        if id(node) not in seen:\n            seen.add(id(node))\n            found.append(node)\n            waiting += node.parents\n    return found", "comes before its user", 0.5),
@@ -152,4 +152,10 @@ WRONG = [
     ('positions', 'def sinusoidal(length, d_model):\n    t, pairs = np.arange(length)[:, None], np.arange(0, d_model, 2)\n    angles = t / 10000 ** (pairs // d_model)\n    table = np.zeros((length, d_model))\n    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)\n    return table', 'turn by the angles 1, 1, 1', 0.4),
     ('positions', 'def sinusoidal(length, d_model):\n    t, pairs = np.arange(length)[:, None], np.arange(0, d_model, 2)\n    angles = t / 10000 ** (pairs / d_model)\n    table = np.zeros((length, d_model), dtype=int)\n    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)\n    return table', 'whole numbers', 0.4),
     ('train', 'def train(model, optimizer, groups):\n    losses = []\n    for group in groups:\n        samples, total = sum(len(y) for _, y in group), 0.0\n        optimizer.zero_grad()\n        for x, y in group:\n            loss = F.cross_entropy(model(x), y) * (len(y) / samples)\n            loss.backward()\n            total = total + loss\n        optimizer.step()\n        losses.append(total)\n    return losses', 'plain numbers, loss.item()', 0.6),
+    ('order', 'def backward(last):\n    last.grad = 1.0\n    for node in users_first(last):\n        for parent, slope in zip(node.parents, node.slopes):\n            node.grad += parent.grad * slope\n    return 1.0', 'Nothing is passed on to the parents', 0.7),
+    ('scalar', 'def tanh(self):\n    y = math.tanh(self.data)\n    return Scalar(y, self, (1 - y**2,))\nScalar.tanh = tanh', 'tuples, even if there is one', 0.8),
+    ('train', 'def train(model, optimizer, groups):\n    losses = []\n    for group in groups:\n        samples, total = sum(len(y) for _, y in group), 0.0\n        optimizer.zero_grad()\n        for x, y in group:\n            loss = F.cross_entropy(model(x), y) * (len(y) / samples)\n            total += loss.item()\n        loss.backward()\n        optimizer.step()\n        losses.append(total)\n    return losses', 'Call backward() for every part', 0.5),
+    ('slope', 'def slope(f, x, eps=1e-6):\n    out = np.zeros(x.shape, dtype=int)\n    for i in np.ndindex(x.shape):\n        step = np.zeros(x.shape)\n        step[i] = eps\n        out[i] = (f(x + step) - f(x - step)) / (2 * eps)\n    return out', 'whole numbers', 0.1),
+    ('matmul', 'def quadratic_vjp_A(g, y, x, A):\n    return (g[..., None] * x).mT @ x', 'one result for each index of the first axes', 0.95),
+    ('unbroadcast', 'def unbroadcast(g, shape):\n    while g.ndim > len(shape):\n        g = g.sum(axis=0)\n    return g', 'returns its argument g unchanged', 0.5),
 ]  # fmt: skip

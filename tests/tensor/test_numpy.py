@@ -140,23 +140,27 @@ def every_function():
                 yield f
 
 
-@pytest.mark.parametrize(
-    "f",
-    [f for f in dict.fromkeys(every_function()) if f not in {*UFUNCS, *FUNCTIONS, *CONSTANTS}],
-    ids=lambda f: f.__name__,
-)
-def test_a_function_without_a_rule_is_refused_by_name(f):
+def test_a_function_without_a_rule_is_refused_by_name():
+    others = [
+        f for f in dict.fromkeys(every_function()) if f not in {*UFUNCS, *FUNCTIONS, *CONSTANTS}
+    ]
+    assert len(others) > 150
+    for f in others:
+        assert_refused(f)
+
+
+def assert_refused(f):
     for args in ((T,), (T, T), (T, T, T), (T, 1), ([T], T)):
         try:
             y = f(*args)
         except TypeError as error:
             if f"{f.__name__} has no derivative" in str(error):
-                assert "t.numpy()" in str(error) and "@ta.op" in str(error)
+                assert "t.numpy()" in str(error) and "@ta.op" in str(error), f
                 return
         except Exception:  # The arguments are wrong, which the function says before it asks.
             continue
         else:
-            assert not isinstance(y, np.ndarray) or y.dtype.kind != "f", f"returned {y!r}"
+            assert not isinstance(y, np.ndarray) or y.dtype.kind != "f", f"{f} returned {y!r}"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
             f"forward: {entry.name} differs from the reference at index {entry.index}: "
             f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
         )
-    return constant(kernel) or wrong_slope(kernel, entry.name) or of_elements(entry)
+    small = greatest(entry.error) < 0.1 * greatest(entry.numeric)
+    vanishes = constant(kernel, entry) if elsewhere or small else None
+    return vanishes or wrong_slope(kernel, entry.name) or of_elements(entry)
 
 
 def lost(entry: Entry, elsewhere: bool) -> Finding:
@@ -61,16 +63,16 @@ def widened(kernel: Kernel) -> Kernel | None:
     return None
 
 
-def constant(kernel: Kernel) -> Finding:
+def constant(kernel: Kernel, entry: Entry) -> Finding:
     """Find an error that vanishes for large inputs, as that of a misplaced constant does."""
     if kernel.reference is None:
         return None
-    errors = []
+    both = kernel, kernel.reference
+    which, errors = kernel.names.index(entry.name), list[float]()
     for scale in (1 / 16, 1.0, 4.0, 16.0):
         with kernel.at([scale * x for x in kernel.inputs]):
-            pairs = zip(*(f.pulled(kernel.cotangents) for f in (kernel, kernel.reference)))
-            off = [greatest(a - b) / (greatest(b) + 1e-300) for a, b in pairs]
-            errors.append(max(off[len(kernel.values) :]))
+            a, b = (f.pulled(kernel.cotangents)[len(kernel.values) :][which] for f in both)
+            errors.append(greatest((a - b)[entry.wrong]) / (greatest(b[entry.wrong]) + 1e-300))
     small, here, large, largest = errors
     # The error falls like a power of the size, if it can still be measured.
     power = math.log(here / (large + 1e-300), 4) if here else 0.0

@@ -495,8 +495,11 @@ def wrong_slope(f, suspect: str = "") -> Finding:
 
 
 def exchanged(f, which: int, entries: list[Entry]) -> Finding:
-    """Find a gradient that is the right one of another input."""
-    for name, e in zip(f.names, entries):
-        if name != f.names[which] and agree(entries[which].analytic, e.numeric, RTOL, 1e-9):
-            return f"wrong factor: the gradient is that of {name}: the two may be exchanged."
+    """Find a gradient that is the right one of another input, or -1 times that."""
+    came, rtol = np.ravel(entries[which].analytic), max(RTOL, 16 * f.precision)
+    factors = [factor(came[None], np.ravel(e.numeric)[None], rtol) for e in entries]
+    for name, c in zip(f.names, factors if not factors[which] else []):
+        if abs(abs(c) - 1) <= rtol:
+            times = " times -1" * (c < 0)
+            return f"wrong factor: the gradient is that of {name}{times}: the two may be exchanged."
     return None

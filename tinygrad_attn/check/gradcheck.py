@@ -67,7 +67,7 @@ def gradcheck(
     projections. `order=2` also checks the gradient of the gradient.
 
     The check also requires that f is deterministic, leaves its inputs unchanged and keeps no state.
-    VJPs must return new arrays and be linear in g. Infinite outputs are left out.
+    VJPs must be linear in g. Infinite outputs are left out.
 
     For functions on arrays of any library, `vjp` is the backward pass: `backward(g, y, *inputs)`
     returns the gradients. It may also be a pair `(forward, backward)`, where `forward(*inputs)`

@@ -8,19 +8,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from ..engine import plain, tensor_of
+from ..engine import Op, plain, tensor_of
 from ..tree import tree_leaves, tree_map
 from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
 from .backend import Backend
 from .report import Array, Entry, agree, deviation, greatest
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
-from .subject import Gradients, Run, Subject, flatten
+from .subject import Gradients, Run, Subject, flatten, results_of
 
 
 def is_float(x) -> bool:
@@ -38,7 +38,7 @@ class Kernel(Subject):
 
     argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
-    storing: Rounding | None = None  # inside `stored_run`
+    storing: int | None = None  # the number of a sample, inside `stored_run`
 
     def __init__(
         self,
@@ -203,12 +203,39 @@ class Kernel(Subject):
         """
         twice = lambda x: rounding.moved(rounding.moved(x))
         move = rounding.moved if self.library == "numpy" else twice
+        without = self.without_effect
         self.rounding = rounding
         try:
             with self.at([move(x) for x in self.inputs]), plain():  # no kernel hides a step
-                return self.pulled([move(c) for c in cotangents])
+                with self.backend.watch() as calls:
+                    run = self.run()
+                for k in without:
+                    calls[k].result._node.op = Constant(lambda: None)
+                gradients = self.pull([move(c) for c in cotangents], run)
+                return results_of(self, run.values, gradients)
         finally:
             self.rounding = None
+
+    @cached_property
+    def without_effect(self) -> list[int]:
+        """The numbers of the maxima whose gradients have no effect, as in a stable softmax.
+
+        They would hide that exp(scores - logsumexp) does not add up to 1 for rounded scores.
+        """
+        if self.library != "numpy":
+            return []
+        with plain(), self.backend.watch() as calls:
+            run = self.run()
+        right, found = flatten(results_of(self, [], self.pull(self.cotangents, run))), list[int]()
+        for k, call in enumerate(calls):
+            if call.name in ("max", "maximum") and (node := call.result._node):
+                op, node.op = node.op, Constant(lambda: None)
+                came = flatten(results_of(self, [], self.pull(self.cotangents, run)))
+                if agree(came, right, 0, 1e-9 * greatest(right)):
+                    found.append(k)
+                else:
+                    node.op = op
+        return found
 
     def stored(self, y):
         """Return a function that, inside `stored_run`, moves an array that is a result."""
@@ -218,48 +245,66 @@ class Kernel(Subject):
                 return t
             values, results = numbers_of(t), [r for r in tree_leaves(y) if is_float(r)]
             if any(agree(values, numbers_of(r)) for r in results):
-                return array_like(self.storing.moved(values), t, dtype_name(t))
+                signs = np.random.default_rng(self.storing // 2).choice([-1, 1], values.shape)
+                signs *= (-1) ** self.storing  # each number moves up in one run, down in another
+                return array_like(values * (1 + signs * UNIT[self.rounds_to]), t, dtype_name(t))
             return t
 
         return moved
 
-    def stored_run(self, rounding: Rounding) -> list[Array]:
+    def stored_run(self, sample: int) -> list[Array]:
         """Return the results and gradients of a run whose backward pass reads moved results.
 
         Results are rounded when they are stored, and a backward pass may read them.
         """
-        self.storing = rounding
+        self.storing = sample
         try:
             return self.pulled(self.cotangents)
         finally:
             self.storing = None
 
-    def entries(self) -> list[Entry]:
-        """Compare results and gradients with those of the reference, as far as rounding allows."""
-        rounding, results = Rounding(self.rounds_to, self.rng), len(self.values)
-        came, right = (f.pulled(self.cotangents) for f in (self, self.reference))
+    def samples(self) -> list[list[Array]]:
+        """Return the results and gradients of runs of the reference with rounding errors."""
+        rounding = Rounding(self.rounds_to, self.rng)
+        return [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
+
+    def with_stored(self, samples: list[list[Array]], came: list[Array]) -> list[list[Array]]:
+        """Add to runs of the reference what rounding of stored results does to this kernel."""
+        moves = [zip(s, self.stored_run(k), came) for k, s in enumerate(samples)]
+        return [[s + np.where(np.isfinite(m - a), m - a, 0) for s, m, a in row] for row in moves]
+
+    def compared(self, came: list[Array], samples: list[list[Array]]) -> list[Entry]:
+        """Compare results and gradients with those of the reference, and say what is allowed."""
+        right, results = self.reference.pulled(self.cotangents), len(self.values)
         names = [f"result {k}" for k in range(results)] + self.names
-        if (largest := max(greatest(a[np.isfinite(a)]) for a in right)) > LARGEST[self.dtype] / 8:
-            raise OverflowError(f"{largest:.1g} is too large for {self.dtype}")
+        largest = max(greatest(a[np.isfinite(a)]) for a in right)
+        if largest > LARGEST[self.dtype] / 8 and not all(np.isfinite(a).all() for a in came):
+            raise OverflowError(
+                f"the result or a gradient is {largest:.1g}, too large: {self.dtype}"
+            )
         size = sum(greatest(c) * greatest(y) for c, y in zip(self.cotangents, self.values))
         scales = [0.0] * results + [size / (greatest(x) or 1) for x in self.inputs]
+        rows = zip(right, zip(*samples) if samples else repeat(()), scales)
+        tolerances = [allowed(b, s, self.rounds_to, scale) for b, s, scale in rows]
+        return [Entry(*row) for row in zip(names, came, right, tolerances)]
 
-        def compared(*samples: list[Array]) -> list[Entry]:
-            rows = zip(right, zip(*samples) if samples else repeat(()), scales)
-            tolerances = [allowed(b, s, self.rounds_to, scale) for b, s, scale in rows]
-            return [Entry(*row) for row in zip(names, came, right, tolerances)]
-
-        entries = compared()  # without runs, which only allow more
+    def entries(self) -> list[Entry]:
+        """Compare results and gradients with those of the reference, as far as rounding allows."""
+        came = self.pulled(self.cotangents)
+        entries = self.compared(came, [])  # without runs, which only allow more
         if any(e.wrong.any() for e in entries):
-            run = self.reference.rounded_run
-            samples = [run(rounding, self.cotangents) for _ in range(SAMPLES)]
-            entries = compared(*samples)
+            entries = self.compared(came, samples := self.samples())
         if any(e.wrong.any() for e in entries):
-            for k, sample in enumerate(samples):
-                rows = zip(sample, self.stored_run(rounding), came)
-                samples[k] = [s + np.where(np.isfinite(m - a), m - a, 0) for s, m, a in rows]
-            entries = compared(*samples)
+            entries = self.compared(came, self.with_stored(samples, came))
         return entries
+
+    @cached_property
+    def noise(self) -> list[float]:
+        """How far rounding may move each gradient, and each result."""
+        came, results = self.pulled(self.cotangents), len(self.values)
+        entries = self.compared(came, self.with_stored(self.samples(), came))
+        limits = [greatest(e.tolerance[np.isfinite(e.tolerance)]) for e in entries]
+        return limits[results:] + limits[:results]
 
     def coarse(self) -> list[str]:
         """Return what is further off than steps in float32 and one rounding of the result."""
@@ -270,6 +315,13 @@ class Kernel(Subject):
             self.rounds_to = self.dtype
         within = lambda e: e.error <= e.tolerance + unit * np.abs(e.numeric) + tiny
         return [e.name for e in entries if not within(e).all()]
+
+
+class Constant(Op):
+    """An op without a gradient."""
+
+    def pull(self, *_):
+        return []
 
 
 def reported(arrays, before: Sequence[Array], numbers: Sequence[Array]) -> None:

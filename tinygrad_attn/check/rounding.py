@@ -49,6 +49,8 @@ class Rounded(np.ndarray):
     """An array that moves each result of a NumPy function by a rounding error."""
 
     rounding: Rounding
+    cancelled: Any = 0.0  # the size of the terms of a sum or difference,
+    again: Array | None = None  # of exp, and its result for a score with other errors
     __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
 
     def __array_finalize__(self, origin) -> None:
@@ -64,7 +66,12 @@ class Rounded(np.ndarray):
         if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
             return y
         size: Any = 0.0
-        if (ufunc is np.add and method != "__call__") or ufunc is np.matmul:
+        again = getattr(inputs[0], "again", None)
+        if ufunc is np.add and method == "reduce" and again is not None:
+            y = ufunc.reduce(again, **options)  # a kernel computes its logsumexp elsewhere
+        if ufunc in (np.add, np.subtract) and method == "__call__":
+            size = 4 * np.add(*map(magnitude, arrays))  # where another formula adds several terms
+        elif ufunc in (np.add, np.matmul):
             terms = arrays[0].size / max(1, y.size) if method == "reduce" else arrays[0].shape[-1]
             options.pop("out", None)
             size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
@@ -73,7 +80,14 @@ class Rounded(np.ndarray):
             if out:
                 out[0][...] = moved
             y = moved
-        return out[0] if out else rounding.rounded(y)
+        if out:
+            return out[0]
+        y = rounding.rounded(y)
+        y.cancelled = size
+        if ufunc is np.exp:
+            error = rounding.moved(np.zeros(y.shape), getattr(inputs[0], "cancelled", 0.0))
+            y.again = np.exp(arrays[0] + error)
+        return y
 
     def __array_function__(self, function, types, args, kwargs):
         y = super().__array_function__(function, types, args, kwargs)

@@ -68,10 +68,11 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
             ):
                 contribution = _fit(contribution, x, op, create_graph, i)
             if (total := gradients.get(x)) is None:
-                total = contribution
+                # A user's VJP may return the same array again, with other numbers.
+                total = contribution if op.trusted or kind is not ndarray else contribution.copy()
                 if x._node and x not in ends:
                     heappush(queue, (-x._node.number, x))
-                elif op.trusted and _is_new(contribution, g):
+                elif _is_new(total, g):
                     own.add(x)
             elif x in own:
                 total += contribution

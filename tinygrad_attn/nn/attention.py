@@ -142,9 +142,9 @@ class MultiheadAttention(Module):
 
     def _inputs(self, *inputs):
         """Return query, key and value with the batch axis first, and whether they were batched."""
-        to_itself = inputs[0] is inputs[1] is inputs[2]  # then convert the object only once
-        distinct = [floating(x, self) for x in (inputs[:1] if to_itself else inputs)]
-        query, key, value = distinct * 3 if to_itself else distinct
+        times = 3 if inputs[0] is inputs[1] is inputs[2] else 1  # one object stays one
+        distinct = [floating(x, self) for x in inputs[::times]]
+        query, key, value = distinct * times
         batched, batch = query.ndim == 3, 0 if self.batch_first else 1
         if not (
             query.ndim == key.ndim in (2, 3)
@@ -164,7 +164,7 @@ class MultiheadAttention(Module):
             distinct = [x[None] for x in distinct]
         elif not self.batch_first:
             distinct = [x.swapaxes(0, 1) for x in distinct]
-        return distinct * 3 if to_itself else distinct, batched
+        return distinct * times, batched
 
     def _heads(self, query, key, value, cache):
         """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), with all cached tokens."""
@@ -223,11 +223,10 @@ class SelfAttention(Module):
 
     def forward(self, x) -> Tensor:
         """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)"""
-        x = floating(x, self)
         q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (..., T, d_out)
         scores = q @ k.swapaxes(-1, -2) / math.sqrt(self.d_out)  # (..., T, T)
         weights = self.dropout(masked_softmax(scores, is_causal=self.causal))
-        inside.record(weights[:, None] if x.ndim == 3 else weights[None, None])
+        inside.record(weights[:, None] if v.ndim == 3 else weights[None, None])
         return weights @ v
 
 

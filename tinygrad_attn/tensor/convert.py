@@ -32,10 +32,7 @@ def is_trainable(dtype):
 
 def floating_dtype(dtype, what, *, trainable=False) -> np.dtype:
     """Return a floating-point dtype; raise TypeError for any other, including None."""
-    try:
-        found = np.dtype(object if dtype is None else dtype)
-    except (TypeError, ValueError):
-        found = np.dtype(object)
+    found = np.dtype(object if dtype is None else dtype)
     if found.kind != "f" or trainable and not is_trainable(found):
         raise TypeError(
             f"the dtype of {what} must be a floating-point dtype, such as np.float32 or "

@@ -210,13 +210,12 @@ def gradient(f, *varargs, axis=None, edge_order=1):
 
 def _slopes(f, axis, h):
     """Return np.gradient along one axis; h is the spacing of the elements, or their positions."""
-    gaps = np.diff(h) if np.ndim(h) else h * np.ones(f.shape[axis] - 1, f.dtype)
-    gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - axis))
-    slopes, left, right = diff(f, axis=axis) / gaps, gaps[:-1], gaps[1:]
-    before, after = slice_of(slopes, axis, None, -1), slice_of(slopes, axis, 1, None)
-    middle = (right * before + left * after) / (left + right)
-    ends = slice_of(slopes, axis, None, 1), slice_of(slopes, axis, -1, None)
-    return concatenate([ends[0], middle, ends[1]], axis)
+    f = np.moveaxis(f, axis, 0)
+    gaps = np.diff(h) if np.ndim(h) else h * np.ones(len(f) - 1, f.dtype)
+    gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1))
+    slopes, left, right = (f[1:] - f[:-1]) / gaps, gaps[:-1], gaps[1:]
+    middle = (right * slopes[:-1] + left * slopes[1:]) / (left + right)
+    return np.moveaxis(concatenate([slopes[:1], middle, slopes[-1:]]), 0, axis)
 
 
 def linspace(start, stop, num=50, endpoint=True):
@@ -245,7 +244,7 @@ def inner(a, b):
 def vecdot(a, b, axis=-1):
     """sum a b along the axis."""
     a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
-    return ops.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
+    return ops.sum(a * b, axis=-1)
 
 
 def tensordot(a, b, axes=2):

@@ -1,6 +1,5 @@
 """The equation of an op, and the source of its VJPs."""
 
-import functools
 import inspect
 import linecache
 import re
@@ -54,16 +53,11 @@ def rule(op, i):
 def code(op, i):
     """Return the source of the VJP for input i, and its file and line, or two empty strings."""
     try:
-        return _source(inspect.unwrap(_vjp(op, i)).__code__)
-    except (AttributeError, OSError):  # a callable that is no function, or without a file
+        vjp = inspect.unwrap(_vjp(op, i))
+        file = Path(inspect.getfile(vjp))
+        lines, number = inspect.getsourcelines(vjp)
+    except (OSError, TypeError):
         return "", ""
-
-
-@functools.cache  # each step of a backward pass shows it, and finding it reads the file
-def _source(code):
-    """Return the source of a function, and its file and line."""
-    lines, number = inspect.getsourcelines(code)
-    file = Path(code.co_filename)
     if file.is_relative_to(PACKAGE):
         file = file.relative_to(PACKAGE.parent)
     return textwrap.dedent("".join(lines)).rstrip(), f"{file.as_posix()}:{number}"

@@ -1,5 +1,6 @@
 """`backward_steps`: run a backward pass and record every step."""
 
+import functools
 import html
 import os
 from typing import NamedTuple
@@ -49,6 +50,7 @@ class _StepListener(Listener):
         self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
+        self.code_of = functools.cache(rules.code)  # reads a file, the same for every call of an op
 
     def pulled(self, y, node, g, i, x, contribution, total):
         """Add a contribution to the step for the op that produced it."""
@@ -62,7 +64,7 @@ class _StepListener(Listener):
         name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
         first = number not in self.seen
         self.seen.add(number)
-        said = rules.letter(op, i), rules.rule(op, i), rules.code(op, i)
+        said = rules.letter(op, i), rules.rule(op, i), self.code_of(op, i)
         added = copy(contribution), copy(total), first, values.cells(x._data)
         self.steps[-1].contributions.append(Contribution(i, number, name, *added, *said))
 

@@ -21,7 +21,16 @@ from _compare import Line, compare
 from _points import points, table
 from _rules import VAGUE, Rule, WrongForm, explanation, line_of, names_of, numbers
 from _watch import library_calls
-from _words import about_shape, about_shapes, cut_off, differing, misplaced, scaled, unchanged
+from _words import (
+    about_shape,
+    about_shapes,
+    cut_off,
+    differing,
+    misplaced,
+    plain,
+    scaled,
+    unchanged,
+)
 
 import tinygrad_attn as ta
 
@@ -446,6 +455,19 @@ class Marks:
             return self.failed_by(name, error)
         return self.failed(name, "no", hint, rank=2)
 
+    def single(
+        self, name: str, made: Callable[[], Mapping[str, Any]], why: str, weight: float = 1
+    ) -> None:
+        """Check that what is made of float32 is float32. `made()` maps names to arrays."""
+
+        def test() -> bool:
+            for called, value in made().items():
+                if (dtype := plain(value).dtype) != np.float32:
+                    raise Wrong(f"{called} is {dtype}, but should be float32. {why}")
+            return True
+
+        self.that(name, test, "", weight)
+
     # ---- texts
 
     def failed(self, name: str, verdict: str | Line, text: str, rank: int | None = None) -> None:
@@ -495,6 +517,16 @@ class Marks:
         text = f"{type(error).__name__}{f' in line {lines[-1]} of {self.file.name}' if lines else ''}: {what}"
         said = filter(None, [about_shapes(what, line, source, " ".join(notes)), text, *notes])
         return f"raises {type(error).__name__}{where}", "\n".join(said)
+
+
+def several(found: Any, name: str, count: int, what: str) -> Any:
+    """Return what a function has returned; raise Wrong unless it is a tuple or list of this length."""
+    if isinstance(found, (tuple, list)) and len(found) == count:
+        return found
+    many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
+    raise Wrong(
+        f"{name} returns a {type(found).__name__}{many}, but it should return {count} arrays, {what}."
+    )
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _marking import Marks, Wrong, exercise
-from _marks_layers import random
+from _marking import Marks, Wrong, exercise, several
+from _marks_engine import random
 from numpy import ndarray
 
 import tinygrad_attn as ta
@@ -104,20 +104,16 @@ def _(marks: Marks) -> None:
         },
     )
 
-    def single() -> bool:
+    def single() -> dict[str, Any]:
         y, g = x.astype(np.float32), random(*x.shape, seed=1).astype(np.float32)
-        for name, found in (
-            ("rotate", rotate(y, positions=some)),
-            ("rotate_vjp", rule(g, y, y, positions=some)),
-        ):
-            if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
-                raise Wrong(
-                    f"{name} turns float32 into {dtype}. The cosines and sines are {dtype}, and a "
-                    "product has the wider type. Convert them to x.dtype first (astype)."
-                )
-        return True
+        return {"rotate": rotate(y, positions=some), "rotate_vjp": rule(g, y, y, positions=some)}
 
-    marks.that("float32 stays float32", single, "")
+    marks.single(
+        "float32 stays float32",
+        single,
+        "The cosines and sines are float64, and a product has the wider type. Convert them to x.dtype "
+        "first (astype).",
+    )
 
     marks.idea("the rule turns back", 2)
     marks.gradient(
@@ -352,12 +348,7 @@ def _several(
 
     def called(*args: Any, **settings: Any) -> dict[str, Any]:
         found = f(*args, **settings)
-        if not isinstance(found, (tuple, list)) or len(found) != len(names):
-            many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
-            raise Wrong(
-                f"{name} returns a {type(found).__name__}{many}, but it should return {len(names)} "
-                f"arrays, {shapes}."
-            )
+        several(found, name, len(names), shapes)
         return dict(zip(names, found))
 
     return called
@@ -383,14 +374,13 @@ def _mb(size: float) -> str:
 
 
 def right_part(scores: ndarray, v: ndarray) -> tuple[ndarray, ...]:
-    maximum = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(maximum == -np.inf, 0, maximum))
-    return maximum, e.sum(axis=-1, keepdims=True), e @ v
+    return tuple(_parts(scores, v).values())
 
 
+@quiet()
 def right_merge(one: tuple[ndarray, ...], two: tuple[ndarray, ...]) -> tuple[ndarray, ...]:
     maximum = np.maximum(one[0], two[0])
-    a, b = (np.exp(each[0] - np.where(maximum == -np.inf, 0, maximum)) for each in (one, two))
+    a, b = (_exp(each[0] - maximum) for each in (one, two))
     return maximum, a * one[1] + b * two[1], a * one[2] + b * two[2]
 
 
@@ -486,7 +476,7 @@ def _(marks: Marks) -> None:
     with quiet():
         a, b = _exp(one["maximum"] - m), _exp(two["maximum"] - m)
         upside_down = sums(_exp(m - one["maximum"]), _exp(m - two["maximum"]))
-    both = {"maximum": m, **sums(a, b)}
+    both = dict(zip(TRIPLE, right_merge(*(tuple(each.values()) for each in (one, two)))))
     averages = [
         each["result"] / np.where(each["total"] == 0, 1, each["total"]) for each in (one, two)
     ]
@@ -662,19 +652,13 @@ def _(marks: Marks) -> None:
 
     # ---- types and memory
 
-    def single() -> bool:
-        few = [x.astype(np.float32) for x in square]
+    def single() -> dict[str, Any]:
+        few, made = [x.astype(np.float32) for x in square], {}
         for settings in ({}, {"causal": True}):
             found = attention(*few, block, **settings)
             y, lse = (np.asarray(found[name], np.float32) for name in ("y", "lse"))
-            for name, value in (found | rule(few[2], y, lse, *few, block, **settings)).items():
-                if (dtype := np.asarray(value).dtype) != np.float32:
-                    raise Wrong(
-                        f"{name} is {dtype}, but q, k and v are float32. np.zeros and np.full return "
-                        "float64 unless you pass dtype=q.dtype. np.sqrt(3) is a NumPy float64 and "
-                        "turns float32 into float64, but math.sqrt(3) does not."
-                    )
-        return True
+            made |= found | rule(few[2], y, lse, *few, block, **settings)
+        return made
 
     def frugal(name: str, backward: bool) -> bool:
         for T, S, size, causal in (
@@ -715,4 +699,10 @@ def _(marks: Marks) -> None:
     marks.idea("the memory grows with T + S, not with T x S", 2, main=True)
     marks.that("memory of attention", lambda: frugal("attention", False), "")
     marks.that("memory of attention_vjp", lambda: frugal("attention_vjp", True), "")
-    marks.that("float32 stays float32", single, "", weight=0)
+    marks.single(
+        "float32 stays float32",
+        single,
+        "np.zeros and np.full return float64 unless you pass dtype=q.dtype. np.sqrt(3) is a NumPy float64 and "
+        "turns float32 into float64, but math.sqrt(3) does not.",
+        weight=0,
+    )

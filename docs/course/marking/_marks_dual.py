@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _marking import Marks, NotWritten, Wrong, exercise, written
+from _marking import Marks, Wrong, exercise, several
 from _marks_engine import either, random
+from _probe import SIGNS, Probe
 from _right import dual_call, right_methods
 
 import tinygrad_attn as ta
 
-PLAIN = "Turn an operand that is not a Dual into one, with a tangent of zeros."
 INTEGERS = "An array of integers cannot store a slope of 0.5. Convert x and v to floats first, and collect the gradient in an array of floats."
 
 
@@ -142,12 +141,6 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
 """For each operation: how it is written, a function for its value, one for its tangent, and one for the
 tangents that common mistakes give.
 """
-FOUR: dict[str, tuple[str, Callable]] = {
-    "+": ("__radd__", lambda x, y: x + y),
-    "*": ("__rmul__", lambda x, y: x * y),
-    "-": ("__rsub__", lambda x, y: x - y),
-    "/": ("__rtruediv__", lambda x, y: x / y),
-}
 METHODS = {
     "a + b": "__add__",
     "-a": "__neg__",
@@ -157,48 +150,28 @@ METHODS = {
 }
 
 
-class Duals:
-    """Runs the checks on the learner's class."""
+class Duals(Probe):
+    """Runs the checks on the learner's Dual."""
 
-    def __init__(self, marks: Marks):
-        named = getattr(marks.module, "Dual", None)
-        self.marks, self.Dual = marks, named if isinstance(named, type) else None
+    name, leaves = "Dual", "__array_priority__ = 1"
+    plain = "Turn an operand that is not a Dual into one, with a tangent of zeros."
 
-    @contextmanager
-    def only(self, *own: str) -> Iterator[None]:
-        """Replace the learner's methods with right ones, except for those named."""
-        if self.Dual is None:
-            yield
-            return
-        with right_methods(self.Dual, dual_call(self.Dual), own):
-            yield
+    def right(self, kind: type, own: tuple[str, ...]) -> Any:
+        return right_methods(kind, dual_call(kind), own)
 
     def make(self, value: Any, tangent: Any) -> Any:
-        if self.Dual is None:
-            raise NotWritten("the file defines no class Dual; its name must be exactly that")
-        own = self.Dual(np.array(value), np.array(tangent))
+        own = self.made(np.array(value), np.array(tangent))
         if not hasattr(own, "value") or not hasattr(own, "tangent"):
             raise Wrong(
                 "Dual(value, tangent) has no .value or no .tangent. Use exactly these names."
             )
         return own
 
-    def run(self, text: str, f: Callable, *operands: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the value and tangent of f(*operands); `text` is how the formula is written."""
+    def outcome(self, text: str, f: Callable, own: Any, *others: Any) -> list[np.ndarray]:
+        """Return the value and tangent of f(own, *others)."""
         try:
-            with self.marks.watching(text):
-                y = written(f(*operands), text)
-        except (AttributeError, TypeError) as error:
-            absent = isinstance(error, AttributeError) and isinstance(error.obj, self.Dual or ())
-            if (
-                absent
-                or "unsupported operand" in str(error)
-                or "NoneType" in str(error)
-                or "no callable" in str(error)
-            ):
-                raise NotWritten(
-                    f"{text}: an operation is missing or returns None ({error})"
-                ) from error
+            return self.parts(self.result(text, f, own, *others), text)
+        except TypeError as error:
             if "does not support ufuncs" in str(error):
                 raise Wrong(
                     "np.exp(a) calls a.exp() only if the class does not set __array_ufunc__. "
@@ -210,16 +183,10 @@ class Duals:
                 f"{text} calls itself endlessly: np.sin(self) calls self.sin(), and other - self may "
                 "call __rsub__ or __sub__. Compute with .value and .tangent."
             ) from error
-        return self.parts(y, text)
 
-    def parts(self, y: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def parts(self, y: Any, text: str) -> list[np.ndarray]:
         """Return the value and tangent of a Dual; raise Wrong unless they have the same shape."""
-        if not isinstance(y, self.Dual or ()):
-            raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Dual, so that the computation "
-                "can continue from it."
-            )
-        if isinstance(y.value, self.Dual) or isinstance(y.tangent, self.Dual):
+        if isinstance(y.value, self.kind or ()) or isinstance(y.tangent, self.kind or ()):
             raise Wrong(
                 f"{text} has a Dual inside a Dual. Compute with the .value and .tangent of each "
                 "operand."
@@ -230,70 +197,16 @@ class Duals:
                 f"{np.shape(y.tangent)}. Each number of the value has its own tangent, so the "
                 "tangent of a constant array is an array of zeros of the same shape."
             )
-        return np.asarray(y.value), np.asarray(y.tangent)
+        return [np.asarray(y.value), np.asarray(y.tangent)]
 
-    def beside(
-        self, sign: str, other: Any, a: np.ndarray, da: np.ndarray, left: bool
-    ) -> list[np.ndarray]:
-        """Return the value and tangent of other + a (if `left`), or of a + other, for any sign."""
-        method, f = FOUR[sign]
-        name = "array" if np.ndim(other) else "2"
-        text = f"{name} {sign} a" if left else f"a {sign} {name}"
-        own = self.make(a, da)
-        try:
-            y = f(other, own) if left else f(own, other)
-        except TypeError as error:
-            if "unsupported operand" not in str(error):
-                raise
-            raise Wrong(
-                f"{text} raises {error}. "
-                + (
-                    f"The left operand does not support Duals, so Python calls a.{method}."
-                    if left
-                    else PLAIN
-                )
-            ) from error
-        except AttributeError as error:
-            if error.name not in ("value", "tangent") or isinstance(error.obj, self.Dual or ()):
-                raise
-            raise Wrong(f"{text}: {error}. {PLAIN}") from error
-        if isinstance(y, np.ndarray):
-            raise Wrong(
-                f"{text} is an array of {y.dtype}s. NumPy treated the Dual as a plain object and "
-                "applied the operation to each element of the array. If the class sets "
-                f"`__array_priority__ = 1`, NumPy leaves the operation to {method}."
-            )
-        return list(self.run(text, lambda y=y: y))
-
-    def as_with_duals(
-        self, sign: str, other: Any, a: np.ndarray, da: np.ndarray, left: bool
-    ) -> bool:
+    def constant(self, sign: str, other: Any, a: np.ndarray, da: np.ndarray, left: bool) -> bool:
         """Raise Wrong unless a number or an array does the same as a Dual that does not move."""
-        shape = np.broadcast_shapes(np.shape(other), a.shape)
-        full = np.broadcast_to(np.asarray(other, float), shape)
-        f = FOUR[sign][1]
-        ordered = lambda x, y: (y, x) if left else (x, y)
-        both = lambda tangent: self.run(
-            "a + b", f, *ordered(self.make(a, da), self.make(full, tangent))
+        full = np.broadcast_to(
+            np.asarray(other, float), np.broadcast_shapes(np.shape(other), a.shape)
         )
-        wanted, moving = both(np.zeros(shape)), both(np.ones(shape))
-        if not np.allclose(wanted[0], f(*ordered(a, full))):
-            raise Wrong(f"a {sign} b is not right yet for two Duals.")
-        found = self.beside(sign, other, a, da, left)
-        if all(map(np.allclose, found, wanted)):
-            return True
-        if all(map(np.allclose, found, moving)):
-            raise Wrong(
-                "A constant has a tangent of 1 here. A constant does not move, so its tangent is 0."
-            )
-        name = "array" if np.ndim(other) else "2"
-        if left and sign in "-/" and np.allclose(found[0], f(a, full)):
-            method = FOUR[sign][0]
-            raise Wrong(
-                f"The operands are swapped: {name} {sign} a calls a.{method}({name}), which must "
-                f"return {name} {sign} a, not a {sign} {name}."
-            )
-        raise Wrong(f"The result is not the same as with a Dual in place of the {name}. {PLAIN}")
+        moves = "A constant has a tangent of 1 here. A constant does not move, so its tangent is 0."
+        mistakes = {moves: (full, np.ones(full.shape))}
+        return self.beside(sign, (a, da), other, (full, np.zeros(full.shape)), left, mistakes)
 
 
 @exercise(
@@ -320,7 +233,7 @@ def operations(marks: Marks, mine: Duals) -> None:
 
         def both(text=text, f=f, values=values, tangents=tangents, own=own) -> Any:  # type: ignore[no-untyped-def]
             with mine.only(own):
-                return mine.run(text, f, *map(mine.make, values, tangents))
+                return mine.outcome(text, f, *map(mine.make, values, tangents))
 
         marks.idea(text, 2 if text in ("a * b", "a / b") else 1)
         marks.compare(
@@ -336,13 +249,13 @@ def operations(marks: Marks, mine: Duals) -> None:
             f(*values),
             mistakes={"This is b - a.": b - a, "This is b / a.": b / a},
         )
-        if text[2:-2] in FOUR:
+        if text[2:-2] in SIGNS:
             constants(marks, mine, text[2:-2])
 
     def left_alone() -> bool:
         for text, f, tangent, _ in RULES:
             own = mine.make(a, da), mine.make(b, db)
-            mine.run(text, f, *own[: tangent.__code__.co_argcount // 2])
+            mine.outcome(text, f, *own[: tangent.__code__.co_argcount // 2])
             if not all(
                 map(
                     np.array_equal,
@@ -369,9 +282,7 @@ def constants(marks: Marks, mine: Duals, sign: str) -> None:
         cases = [(2.0, a, da), (array, a, da), (array, a[0], da[0]) if left else (array[0], a, da)]
         marks.that(
             f"2 {sign} a, array {sign} a" if left else f"a {sign} 2, a {sign} array",
-            lambda left=left, cases=cases: all(
-                mine.as_with_duals(sign, *case, left) for case in cases
-            ),
+            lambda left=left, cases=cases: all(mine.constant(sign, *case, left) for case in cases),
             "",
         )
 
@@ -382,22 +293,19 @@ def functions(marks: Marks, mine: Duals) -> None:
     def gradient(f: Callable, x: np.ndarray) -> Any:
         with mine.only():
             found = own_gradient(f, x)
-        if isinstance(found, mine.Dual or ()):
+        if isinstance(found, mine.kind or ()):
             raise Wrong("gradient returns a Dual, but it should return an array of x's shape.")
         return found
 
     def jvp(f: Callable, x: np.ndarray, v: np.ndarray) -> Any:
         def given(x: Any) -> Any:
-            mine.parts(x, "the argument that jvp passes to f")
+            mine.outcome("the argument that jvp passes to f", lambda x: x, x)
             return f(x)
 
         with mine.only():
             found = own(given, x, v)
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise Wrong(
-                f"jvp returns a {type(found).__name__}, but it should return two arrays, f(x) and J v."
-            )
-        if any(isinstance(part, mine.Dual or ()) for part in found):
+        found = several(found, "jvp", 2, "f(x) and J v")
+        if any(isinstance(part, mine.kind or ()) for part in found):
             raise Wrong(
                 "jvp returns a Dual, but it should return two arrays, its value and its tangent."
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _marking import Marks, NotWritten, Wrong, exercise, written
+from _marking import Marks, NotWritten, Wrong, exercise
+from _probe import Probe
+from _right import users_first
 
 from tinygrad_attn import Tensor, op
 
@@ -90,31 +93,18 @@ def _(marks: Marks) -> None:
     )
 
 
+class Scalars(Probe):
+    name = "Scalar"
+
+
 @exercise(1, "scalar", "numbers that remember: subtraction, division, tanh")
 def _(marks: Marks) -> None:
-    named = getattr(marks.module, "Scalar", None)
-    Scalar = named if isinstance(named, type) else None
+    mine = Scalars(marks)
 
-    def run(f: Any, *values: float) -> tuple[float, list[float]]:
-        if Scalar is None:
-            raise NotWritten("the file defines no class Scalar; its name must be exactly that")
-        xs = [Scalar(v) for v in values]
-        try:
-            with marks.watching("Scalar"):
-                y = written(f(*xs), "this operation")
-        except TypeError as error:
-            raise (
-                NotWritten("one of the operations returns None")
-                if "NoneType" in str(error)
-                else error
-            ) from error
-        if not isinstance(y, Scalar):
-            raise Wrong(
-                f"One of the operations returns a {type(y).__name__}. Each must return a Scalar, so "
-                "that the walk can continue from it."
-            )
-        y.backward()
-        return y.data, [x.grad for x in xs]
+    def slopes(name: str, f: Any, *values: float) -> list[float]:
+        xs = [mine.made(v) for v in values]
+        mine.result(name, f, *xs).backward()
+        return [x.grad for x in xs]
 
     def both(
         name: str, f: Any, *values: float, mistakes: dict[str, Any], weight: float = 2
@@ -122,10 +112,15 @@ def _(marks: Marks) -> None:
         xs = [Tensor(np.array(v), requires_grad=True) for v in values]
         y = f(*xs)
         y.backward()
-        marks.compare(f"{name}: value", lambda: run(f, *values)[0], y, weight=weight / 2)
+        marks.compare(
+            f"{name}: value",
+            lambda: mine.result(name, f, *map(mine.made, values)).data,
+            y,
+            weight=weight / 2,
+        )
         marks.compare(
             f"{name}: slopes",
-            lambda: run(f, *values)[1],
+            lambda: slopes(name, f, *values),
             [x.grad.item() for x in xs],
             mistakes=mistakes
             | {
@@ -137,7 +132,7 @@ def _(marks: Marks) -> None:
             weight=weight,
         )
 
-    tanh = lambda x: x.tanh() if Scalar and isinstance(x, Scalar) else np.tanh(x)
+    tanh = lambda x: x.tanh() if isinstance(x, mine.kind or ()) else np.tanh(x)
     marks.idea("the slopes of a - b", 2)
     both(
         "a - b",
@@ -207,52 +202,23 @@ class Node:
         return self._parents
 
 
-def diamond(mirrored: bool = False) -> list[Node]:
-    """Return the nodes x, a, b and y. A walk that takes the first parent first finds the right order
-    by luck; if `mirrored`, one that takes the last parent first.
+def diamond(node: Callable[..., Any], mirrored: bool = False) -> list[Any]:
+    """Return x, a, b and y, where dy/dx = (1 * 5 + 3) * 2. A walk that takes the first parent first
+    finds the right order by luck; if `mirrored`, one that takes the last parent first.
     """
-    x = Node("x")
-    a = Node("a", x, slopes=(2.0,))
-    b = Node("b", a, slopes=(5.0,))
-    return [
-        x,
-        a,
-        b,
-        Node("y", a, b, slopes=(3.0, 1.0)) if mirrored else Node("y", b, a, slopes=(1.0, 3.0)),
-    ]
+    x = node("x")
+    a = node("a", x, slopes=(2.0,))
+    b = node("b", a, slopes=(5.0,))
+    parents, slopes = ((a, b), (3.0, 1.0)) if mirrored else ((b, a), (1.0, 3.0))
+    return [x, a, b, node("y", *parents, slopes=slopes)]
 
 
-def doublings(n: int) -> list[Node]:
-    nodes = [Node("x0")]
+def repeated(node: Callable[..., Any], n: int, slopes: tuple[float, ...] = (1.0, 1.0)) -> list[Any]:
+    """Return a chain of n + 1 nodes, each of which uses the one before once for each slope."""
+    nodes = [node("x0")]
     for i in range(n):
-        nodes.append(Node(f"x{i + 1}", nodes[-1], nodes[-1]))
+        nodes.append(node(f"x{i + 1}", *[nodes[-1]] * len(slopes), slopes=slopes))
     return nodes
-
-
-def chain(n: int) -> list[Node]:
-    nodes = [Node("x0")]
-    for i in range(n):
-        nodes.append(Node(f"x{i + 1}", nodes[-1]))
-    return nodes
-
-
-def users_first(last: Node) -> list[Node]:
-    """List every node that leads to `last`, each user before the nodes that it uses."""
-    users, waiting = {id(last): 0}, [last]
-    while waiting:
-        for parent in waiting.pop().parents:
-            if id(parent) not in users:
-                users[id(parent)] = 0
-                waiting.append(parent)
-            users[id(parent)] += 1
-    found, ready = list[Node](), [last]
-    while ready:
-        found.append(ready.pop())
-        for parent in found[-1].parents:
-            users[id(parent)] -= 1
-            if not users[id(parent)]:
-                ready.append(parent)
-    return found
 
 
 @exercise(2, "order", "every node once, after all its users, without recursion")
@@ -303,18 +269,18 @@ def _(marks: Marks) -> None:
     marks.idea("every user comes before what it uses", 4, main=True)
     marks.that(
         "a diamond, both ways",
-        lambda: all(ordered(diamond(mirrored)) for mirrored in both_ways),
+        lambda: all(ordered(diamond(Node, mirrored)) for mirrored in both_ways),
         "",
     )
     marks.idea("each node once, however often it is used", 2)
-    marks.that("a + a", lambda: listed(doublings(1)), "")
-    marks.that("200 doublings", lambda: listed(doublings(200)), "")
+    marks.that("a + a", lambda: listed(repeated(Node, 1)), "")
+    marks.that("200 doublings", lambda: listed(repeated(Node, 200)), "")
     marks.idea("a loop needs no recursion", 1)
-    marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
+    marks.that("a chain of 20,000", lambda: listed(repeated(Node, 20_000, (1.0,))), "")
     marks.idea("the contributions of all users add up", 3)
     marks.compare(
         "gradients of a diamond, both ways",
-        lambda: [gradients(diamond(mirrored)) for mirrored in both_ways],
+        lambda: [gradients(diamond(Node, mirrored)) for mirrored in both_ways],
         [[16, 8, 1, 1], [16, 8, 1, 1]],
         mistakes={
             **either(
@@ -331,6 +297,10 @@ def _(marks: Marks) -> None:
                 "The slopes are added without the gradient of the node. A contribution is node.grad * slope.",
                 [[2, 8, 1, 1], [2, 8, 1, 1]],
             ),
+            "Nothing is passed on to the parents. A node adds to them: parent.grad += node.grad * slope.": [
+                [0, 0, 0, 1]
+            ]
+            * 2,
             "The gradients are passed on before there are any. Begin with `last`, and go from users to parents.": [
                 [0, 3, 1, 1]
             ]
@@ -346,12 +316,14 @@ def _(marks: Marks) -> None:
     )
     marks.compare(
         "gradients of a + a",
-        lambda: gradients(doublings(1)),
+        lambda: gradients(repeated(Node, 1)),
         [2, 1],
         mistakes={"a is used twice, so it gets two contributions. Add them up.": [1, 1]},
     )
-    marks.compare("gradient of ten doublings", lambda: gradients(doublings(10))[0], 1024)
-    marks.compare("gradient of a chain of 20,000", lambda: gradients(chain(20_000))[0], 1)
+    marks.compare("gradient of ten doublings", lambda: gradients(repeated(Node, 10))[0], 1024)
+    marks.compare(
+        "gradient of a chain of 20,000", lambda: gradients(repeated(Node, 20_000, (1.0,)))[0], 1
+    )
 
 
 @exercise(

@@ -8,16 +8,12 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from _marking import Marks, Wrong, exercise
-from _marks_engine import either
+from _marking import Marks, Wrong, exercise, several
+from _marks_engine import either, random
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 @exercise(8, "adam", "one step of Adam")
@@ -47,12 +43,7 @@ def _(marks: Marks) -> None:
         for t, g in enumerate(gradients[:steps], 1):
             before = np.array(p)
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
-            if not isinstance(found, (tuple, list)) or len(found) != 3:
-                raise Wrong(
-                    f"adam_step returns a {type(found).__name__}, but it should return three arrays, "
-                    "p, m and v."
-                )
-            p, m, v = found
+            p, m, v = several(found, "adam_step", 3, "p, m and v")
         expected = right(steps)
         off = {
             name for name, x in (("p", p), ("m", m), ("v", v)) if not np.allclose(x, expected[name])
@@ -641,8 +632,8 @@ OF_TRAIN = {
     "once for each group, before its first backward().",
     "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
     "group, with no zero_grad() between the two?",
-    "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
-    "group.",
+    "last": "This is only the gradient of the last part. Call backward() for every part, and optimizer.zero_grad() once "
+    "for each group, before the first.",
     **dict.fromkeys(
         ("each", "often", "plain"),
         "There is a step after every part. Take one step for each group, after its last part.",

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from _marking import Marks, Wrong, exercise, written
-from _marks_engine import either, random
-from _probe import COPIES, PLAIN, Engine, at_most
+from _marks_engine import diamond, either, random, repeated
+from _probe import COPIES, Engine, at_most
 
 import tinygrad_attn as ta
 
@@ -79,34 +79,16 @@ def remembering(marks: Marks, mine: Engine) -> None:
 
 
 def walking(marks: Marks, mine: Engine) -> None:
-    def last_of(y: Any, *tensors: Any) -> list[Any]:
-        y.backward()
-        return [mine.gradient(t, "an intermediate result", (y, *tensors)) for t in tensors]
+    node = lambda name, *parents, slopes=(): mine.node(*parents, slopes=slopes)
 
-    def diamond(mirrored: bool) -> tuple[Any, ...]:
-        """Return y, x, a and b, where dy/dx = (1 * 5 + 3) * 2. In one of the two forms, a walk that
-        takes the first parent first is right by luck; in the mirrored form, one that takes the last
-        parent first.
-        """
-        x = mine.node()
-        a = mine.node(x, slopes=(2.0,))
-        b = mine.node(a, slopes=(5.0,))
-        return (
-            mine.node(a, b, slopes=(3.0, 1.0)) if mirrored else mine.node(b, a, slopes=(1.0, 3.0)),
-            x,
-            a,
-            b,
-        )
-
-    def doublings(n: int, slopes: tuple[float, ...] = (1.0, 1.0)) -> tuple[Any, Any]:
-        x = y = mine.node()
-        for _ in range(n):
-            y = mine.node(*[y] * len(slopes), slopes=slopes)
-        return y, x
+    def gradients(nodes: list[Any], count: int = 1) -> list[Any]:
+        """Return the gradients of the first nodes."""
+        nodes[-1].backward()
+        return [mine.gradient(t, "an intermediate result", tuple(nodes)) for t in nodes[:count]]
 
     def sixty() -> list[Any]:
         with at_most(200_000, PATHS):
-            return last_of(*doublings(60))
+            return gradients(repeated(node, 60))
 
     early = (
         "A tensor passes its gradient on before all its users have contributed. Visit it after "
@@ -114,7 +96,7 @@ def walking(marks: Marks, mine: Engine) -> None:
     )
     marks.compare(
         "2 a diamond, both ways",
-        lambda: [last_of(*diamond(mirrored)[:2])[0] for mirrored in (False, True)],
+        lambda: [gradients(diamond(node, mirrored))[0] for mirrored in (False, True)],
         [16.0, 16.0],
         mistakes={
             "The gradient of the result with respect to itself is 1, so begin with ones.": [
@@ -140,7 +122,7 @@ def walking(marks: Marks, mine: Engine) -> None:
     )
     marks.compare(
         "2 one parent",
-        lambda: last_of(*doublings(1, (3.0,))),
+        lambda: gradients(repeated(node, 1, (3.0,))),
         [3.0],
         mistakes={
             "The gradient of the result with respect to itself is 1, so begin with ones.": [0.0]
@@ -148,14 +130,14 @@ def walking(marks: Marks, mine: Engine) -> None:
     )
     marks.compare(
         "2 a + a",
-        lambda: last_of(*doublings(1)),
+        lambda: gradients(repeated(node, 1)),
         [2.0],
         mistakes={"a is used twice, so it gets two contributions. Add them up.": [1.0]},
     )
+    marks.compare("2 intermediate results", lambda: gradients(diamond(node), 3)[1:], [8.0, 1.0])
     marks.compare(
-        "2 intermediate results", lambda: last_of(*diamond(mirrored=False))[1:], [8.0, 1.0]
+        f"2 a chain of {CHAIN:,}", lambda: gradients(repeated(node, CHAIN, (1.0,))), [1.0]
     )
-    marks.compare(f"2 a chain of {CHAIN:,}", lambda: last_of(*doublings(CHAIN, (1.0,))), [1.0])
     marks.compare("2 60 doublings", sixty, [2.0**60])
 
 
@@ -266,7 +248,7 @@ def broadcasting(marks: Marks, mine: Engine) -> None:
 
         def f(a: Any, b: Any, sign: str = sign) -> Any:
             """Make the result with the marker's rules, so that only backward is judged."""
-            if not isinstance(a, mine.Tensor or ()):  # the package's Tensors
+            if not isinstance(a, mine.kind or ()):  # the package's Tensors
                 return a + b if sign == "+" else a * b
             add = (lambda g: g, lambda g: g)
             multiply = (lambda g: g * b.data, lambda g: g * a.data)
@@ -324,36 +306,29 @@ def numbers(marks: Marks, mine: Engine) -> None:
         wrong_values={"This is b / a.": b / a},
         own="__truediv__",
     )
-    for sign, f in (
-        ("+", lambda x, y: x + y),
-        ("*", lambda x, y: x * y),
-        ("-", lambda x, y: x - y),
-        ("/", lambda x, y: x / y),
-    ):
+    for sign in "+*-/":
         for name, other in (("2", 2.0), ("array", b)):
+            full = np.broadcast_to(np.asarray(other, float), a.shape)
             marks.that(
                 f"4 a {sign} {name}, {name} {sign} a",
-                lambda sign=sign, f=f, other=other: mine.as_with_tensors(sign, f, a, other),
+                lambda sign=sign, other=other, full=full: all(
+                    mine.beside(sign, (a,), other, (full,), left) for left in (False, True)
+                ),
                 "",
             )
 
-    def single() -> bool:
+    def single() -> dict[str, Any]:
         x = mine.tensor(a.astype(np.float32))
         y = mine.result("(a * 2 - 0.5) / 3 + a ** 2", lambda x: (x * 2 - 0.5) / 3 + x**2, x)
         y.backward()
-        for called, array in (
-            ("a * 2 ... of a float32 tensor", y.data),
-            (".grad of a float32 tensor", mine.gradient(x, "a", (y,))),
-        ):
-            if array.dtype != np.float32:
-                raise Wrong(
-                    f"{called} is {array.dtype}. Unlike a Python number, np.asarray(2.0) and "
-                    "np.float64(2) turn float32 into float64. Convert a number to the dtype of "
-                    "the tensor, and begin backward with np.ones_like."
-                )
-        return True
+        return {"the result": y.data, ".grad of a": mine.gradient(x, "a", (y,))}
 
-    marks.that("4 float32 stays float32", single, "")
+    marks.single(
+        "4 float32 stays float32",
+        single,
+        "Unlike a Python number, np.asarray(2.0) and np.float64(2) turn float32 into float64. Convert a number "
+        "to the dtype of the tensor, and begin backward with np.ones_like.",
+    )
 
 
 def functions(marks: Marks, mine: Engine) -> None:
@@ -456,21 +431,18 @@ def reductions(marks: Marks, mine: Engine) -> None:
         own="T",
     )
 
-    def single() -> bool:
-        y = mine.result(
-            "a.mean(axis=0)", lambda a: a.mean(axis=0), mine.tensor(x.astype(np.float32))
-        )
+    def single() -> dict[str, Any]:
+        y = mine.result("a.mean(axis=0)", lambda a: a.mean(axis=0), mine.tensor(np.float32(x)))
         if np.shape(y.data) != (4,):
             raise Wrong(f"a.mean(axis=0) has the shape {np.shape(y.data)}, expected (4,).")
-        if y.data.dtype != np.float32:
-            raise Wrong(
-                f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy "
-                "integer, which turns float32 into float64. A Python integer does not, so use "
-                "int(...) or data.size."
-            )
-        return True
+        return {"the mean": y.data}
 
-    marks.that("6 float32 stays float32", single, "")
+    marks.single(
+        "6 float32 stays float32",
+        single,
+        "np.prod(shape) is a NumPy integer, which turns float32 into float64. A Python integer does not, so "
+        "use int(...) or data.size.",
+    )
 
 
 def products(marks: Marks, mine: Engine) -> None:
@@ -527,22 +499,8 @@ def products(marks: Marks, mine: Engine) -> None:
     mine.check("7 (3,) @ (3, 2)", f, random(3), random(3, 2), hint=vectors, own="__matmul__")
     mine.check("7 (3,) @ (3,)", f, random(3), random(3, seed=1), hint=vectors, own="__matmul__")
     a, b = random(3, 4), random(2, 3)
-
-    def beside(left: bool) -> list[Any]:
-        wanted = mine.both(f, mine.tensor(b), mine.tensor(a))
-        if left:
-            return [wanted[::2], mine.on_the_left(f, b, a, "array @ a", "__rmatmul__")]
-        return [wanted[:2], mine.both(f, mine.tensor(b), a)]
-
-    def same(left: bool) -> bool:
-        return all(map(np.allclose, *beside(left)))
-
-    for name, left in (("array @ a", True), ("a @ array", False)):
-        marks.that(
-            f"7 {name}",
-            lambda left=left: same(left),
-            f"{name} is not the same as with a Tensor in place of the array. {PLAIN}",
-        )
+    marks.that("7 array @ a", lambda: mine.beside("@", (a,), b, (b,), left=True), "")
+    marks.that("7 a @ array", lambda: mine.beside("@", (b,), a, (a,), left=False), "")
 
 
 def right_network(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:

@@ -27,6 +27,8 @@ from _class import results
 from _compare import Line
 from _marking import Exercise, Marks, Wrong
 from _practice_grammar import LEVELS, TOPICS, Draw, Task, element, make, plain
+from _rules import measure
+from _words import about_shape
 
 import tinygrad_attn as ta
 from tinygrad_attn.errors import nearest
@@ -233,13 +235,8 @@ def examine(marks: Marks) -> None:
             marks.add(Line(check, "ok", float(np.max(entry.error))))
             continue
         line = Line(check, report.diagnosis.kind.replace("VJP", "wrong numbers") or "wrong")
-        line.max_abs = line.max_rel = np.inf
-        if name in texts:
-            line.verdict = "no"
-        elif entry is not None:
-            relative = entry.error / np.maximum(np.abs(entry.numeric), 1e-300)
-            line.max_abs, line.max_rel = float(np.max(entry.error)), float(np.max(relative))
-            line.index = entry.index
+        measure(line, None if name in texts else entry)
+        line.verdict = "no" if name in texts else line.verdict
         marks.failed(check, line, texts.get(name, named(report, task)))
     return None
 
@@ -307,13 +304,7 @@ def gradients_of(backward: Any, task: Task, g: np.ndarray) -> list[Any]:
 def wrong_shape(name: str, mine: tuple[int, ...], shape: tuple[int, ...]) -> str:
     """Say what is wrong with the shape of a gradient."""
     text = f"The gradient of {name} has the shape {mine}, but {name} has {shape}."
-    if np.prod(mine) > np.prod(shape):
-        return f"{text} Each element of {name} is used several times: sum over these uses."
-    if mine == shape[::-1]:
-        return f"{text} Transpose it."
-    if np.prod(mine) == np.prod(shape):
-        return f"{text} A sum with keepdims=True keeps its axis, with length 1."
-    return f"{text} Sum over the axes along which {name} is repeated, and over no others."
+    return f"{text} {about_shape(mine, shape)}".strip()
 
 
 def named(report: Any, task: Task) -> str:

@@ -1,73 +1,161 @@
-"""Runs the project's checks on the learner's Tensor."""
+"""Runs checks on a class of the learner's: the project's Tensor, or chapter 3b's Dual."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from _marking import Marks, NotWritten, Wrong, written
-from _right import backward, right_methods, tensor_call
+from _right import OPERATORS, backward, right_methods, tensor_call
 
 import tinygrad_attn as ta
 
-METHODS = {"+": "__add__", "*": "__mul__", "-": "__sub__", "/": "__truediv__", "@": "__matmul__"}
-PLAIN = "Every operation must first turn an operand that is a number or an array into a Tensor."
+SIGNS = {"+": "add", "*": "mul", "-": "sub", "/": "truediv", "@": "matmul"}
+"""The names of the operators in those of their methods."""
 COPIES = "Where broadcasting copied an operand, add up the gradients of the copies. Call chapter 4's unbroadcast once, in backward."
-OBJECT = (
-    "NumPy treated the Tensor as a plain object and applied the operation to each element of the "
-    "array. If the class sets `__array_ufunc__ = None`, NumPy leaves the operation to {method}."
-)
 
 
-class Engine:
-    """Runs the checks on the learner's class. Raises NotWritten for a missing part, and Wrong for a
-    result of the wrong kind.
+class Probe:
+    """Runs checks on the learner's class of this `name`. Raises NotWritten for a missing part, and
+    Wrong for a result of the wrong kind.
     """
 
-    def __init__(self, marks: Marks):
-        named = getattr(marks.module, "Tensor", None)
-        self.marks, self.Tensor = marks, named if isinstance(named, type) else None
+    name = plain = leaves = ""
 
-    def tensor(self, data: Any, parents: tuple = (), rules: tuple = ()) -> Any:
-        if self.Tensor is None:
-            raise NotWritten("the file defines no class Tensor; its name must be exactly that")
-        return self.Tensor(np.array(data), parents, rules)
+    def __init__(self, marks: Marks):
+        named = getattr(marks.module, self.name, None)
+        self.marks, self.kind = marks, named if isinstance(named, type) else None
+
+    def made(self, *fields: Any) -> Any:
+        """Make an instance of the learner's class."""
+        if self.kind is None:
+            raise NotWritten(
+                f"the file defines no class {self.name}; its name must be exactly that"
+            )
+        return self.kind(*fields)
+
+    def right(self, kind: type, own: tuple[str, ...]) -> Any:
+        """Return a context in which a class has right methods, except for its own of these names."""
+        raise NotImplementedError
 
     @contextmanager
     def only(self, *own: str) -> Iterator[None]:
         """Replace the learner's methods with right ones, except for those named."""
-        if self.Tensor is None:
+        if self.kind is None:
             yield
             return
-        with right_methods(self.Tensor, tensor_call(self.Tensor), own, backward=backward):
+        with self.right(self.kind, own):
             yield
 
-    def node(self, *parents: Any, slopes: tuple[float, ...] = ()) -> Any:
-        """Make a number with the marker's own rules, so that only the walk is tested."""
-        return self.tensor(1.0, parents, tuple(lambda g, s=s: g * s for s in slopes))
-
-    def result(self, text: str, f: Callable, *tensors: Any) -> Any:
-        """Apply f to the tensors; `text` is how the formula is written."""
+    def result(self, text: str, f: Callable, *operands: Any) -> Any:
+        """Apply f to the operands; `text` is how the formula is written."""
         try:
             with self.marks.watching(text):
-                y = written(f(*tensors), text)
+                y = written(f(*operands), text)
         except (AttributeError, TypeError) as error:
-            absent = isinstance(error, AttributeError) and isinstance(error.obj, self.Tensor or ())
-            if absent or "unsupported operand" in str(error) or "NoneType" in str(error):
+            absent = isinstance(error, AttributeError) and isinstance(error.obj, self.kind or ())
+            if absent or re.search("unsupported operand|NoneType|no callable", str(error)):
                 raise NotWritten(
                     f"{text}: an operation is missing or returns None ({error})"
                 ) from error
             raise
-        if not isinstance(y, self.Tensor or ()):
+        if not isinstance(y, self.kind or ()):
             raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Tensor, so that the walk "
-                "can continue from it."
+                f"{text} is a {type(y).__name__}; it should be a {self.name}, so that the "
+                "computation can continue from it."
             )
         return y
+
+    def outcome(self, text: str, f: Callable, own: Any, *others: Any) -> list[Any]:
+        """Return the value of f, and its derivative by an instance, as the class computes it."""
+        raise NotImplementedError
+
+    def beside(
+        self,
+        sign: str,
+        a: tuple[Any, ...],
+        other: Any,
+        full: tuple[Any, ...],
+        left: bool,
+        mistakes: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
+    ) -> bool:
+        """Raise Wrong unless a number or an array on one side of `a` does the same as an instance.
+
+        `a` and `full` are the fields of instances, `full` those of one that stands for `other`;
+        `mistakes` maps texts to the fields of wrong ones.
+        """
+        f, method = OPERATORS[SIGNS[sign]], f"__{'r' * left}{SIGNS[sign]}__"
+        name = "array" if np.ndim(other) else "2"
+        texts = f"a {sign} {name}", f"{name} {sign} a"
+        text = texts[left]
+        ordered = lambda x, y: f(y, x) if left else f(x, y)
+        instance = lambda fields: self.made(*map(np.array, fields))
+        with_instance = lambda fields: self.outcome(text, ordered, instance(a), instance(fields))
+        wanted = with_instance(full)
+        if not np.allclose(wanted[0], ordered(a[0], other)):
+            raise Wrong(f"a {sign} b is not right yet for two {self.name}s.")
+        own = instance(a)
+        try:
+            y = ordered(own, other)
+        except TypeError as error:
+            if not re.search("unsupported operand|support ufuncs", str(error)):
+                raise
+            called = f"The left operand does not support {self.name}s, so Python calls a.{method}."
+            raise Wrong(f"{text} raises {error}. {called if left else self.plain}") from error
+        except AttributeError as error:
+            if isinstance(error.obj, self.kind or ()):
+                raise
+            raise Wrong(f"{text}: {error}. {self.plain}") from error
+        if isinstance(y, np.ndarray):
+            raise Wrong(
+                f"{text} is an array of {y.dtype}s. NumPy treated the {self.name} as a plain object and "
+                "applied the operation to each element of the array. If the class sets "
+                f"`{self.leaves}`, NumPy leaves the operation to {method}."
+            )
+        found = self.outcome(text, lambda *_: y, own)
+        if all(map(np.allclose, found, wanted)):
+            return True
+        for said, fields in mistakes.items():
+            if all(map(np.allclose, found, with_instance(fields))):
+                raise Wrong(said)
+        if left and sign in "-/" and np.allclose(found[0], f(a[0], other)):
+            raise Wrong(
+                f"The operands are swapped: {text} calls a.{method}({name}), which must return {text}, "
+                f"not {texts[0]}."
+            )
+        raise Wrong(
+            f"{text} is not the same as with a {self.name} in place of the {name}. {self.plain}"
+        )
+
+
+class Engine(Probe):
+    """Runs the checks on the learner's Tensor."""
+
+    name = "Tensor"
+    plain = "Every operation must first turn an operand that is a number or an array into a Tensor."
+    leaves = "__array_ufunc__ = None"
+
+    def tensor(self, data: Any, parents: tuple = (), rules: tuple = ()) -> Any:
+        return self.made(np.array(data), parents, rules)
+
+    def right(self, kind: type, own: tuple[str, ...]) -> Any:
+        return right_methods(kind, tensor_call(kind), own, backward=backward)
+
+    def outcome(self, text: str, f: Callable, own: Any, *others: Any) -> list[Any]:
+        y = self.result(text, f, own, *others)
+        with self.only():
+            y.backward()
+        return [y.data, self.gradient(own, f"a in {text}", (y,))]
+
+    def node(self, *parents: Any, slopes: tuple[float, ...] = ()) -> Any:
+        """Make a number with the marker's own rules, so that only the walk is tested."""
+        return self.tensor(1.0, parents, tuple(lambda g, s=s: g * s for s in slopes))
 
     @staticmethod
     def gradient(tensor: Any, called: str, whole: tuple = (), why: str = COPIES) -> np.ndarray:
@@ -157,68 +245,6 @@ class Engine:
             names=tuple(signature(f).parameters),
             hint=hint,
         )
-
-    def both(self, f: Callable, *operands: Any) -> list[np.ndarray]:
-        """Return the value of f, and the gradients of its sum with respect to all Tensors."""
-        y = self.result("the result", f, *operands)
-        with self.only():
-            y.backward()
-        moving = [t for t in operands if isinstance(t, self.Tensor or ())]
-        return [np.asarray(y.data), *(self.gradient(t, "an operand", (y,)) for t in moving)]
-
-    def as_with_tensors(self, sign: str, f: Callable, array: np.ndarray, other: Any) -> bool:
-        """Raise Wrong unless the learner's operation does the same for a number or an array on either
-        side as for a Tensor.
-        """
-        name = "array" if np.ndim(other) else "2"
-        fixed = self.tensor(np.broadcast_to(np.asarray(other, float), array.shape))
-        wanted = (
-            self.both(f, self.tensor(array), fixed)[:2],
-            self.both(f, fixed, self.tensor(array)),
-        )
-        right, left = f"a {sign} {name}", f"{name} {sign} a"
-        if not np.allclose(wanted[0][0], f(array, other)):
-            raise Wrong(f"a {sign} b is not right yet for two Tensors.")
-        method = f"__r{METHODS[sign][2:]}"
-        try:
-            found = self.both(f, self.tensor(array), other)
-        except (AttributeError, TypeError) as error:
-            raise Wrong(f"{right}: {error}. {PLAIN}") from error
-        if not all(map(np.allclose, found, wanted[0])):
-            raise Wrong(f"{right} is not the same as with a Tensor in place of the {name}. {PLAIN}")
-        reflected = self.on_the_left(f, other, array, left, method)
-        if all(map(np.allclose, reflected, wanted[1][::2])):
-            return True
-        if np.allclose(reflected[0], wanted[0][0]):
-            raise Wrong(
-                f"The operands are swapped: {left} calls a.{method}({name}), which must return {left}, not {right}."
-            )
-        raise Wrong(f"{left} is not the same as with a Tensor in place of the {name}. {PLAIN}")
-
-    def on_the_left(
-        self, f: Callable, left: Any, array: np.ndarray, text: str, method: str
-    ) -> list[Any]:
-        """Return the value of f(left, Tensor(array)), where `left` is an array or a number, and the
-        gradient of its sum with respect to the tensor.
-        """
-        t = self.tensor(array)
-        try:
-            y = f(left, t)
-        except TypeError as error:
-            if "unsupported operand" not in str(error) and "does not support ufuncs" not in str(
-                error
-            ):
-                raise
-            raise Wrong(
-                f"{text} raises {error}. The left operand does not support Tensors, so Python calls "
-                f"a.{method}."
-            ) from error
-        if isinstance(y, np.ndarray):
-            raise Wrong(f"{text} is an array of {y.dtype}s. {OBJECT.format(method=method)}")
-        y = self.result(text, lambda: y)
-        with self.only():
-            y.backward()
-        return [y.data, self.gradient(t, f"a in {text}", (y,))]
 
 
 @contextmanager

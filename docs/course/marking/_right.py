@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from _marking import written
-from _marks_engine import users_first
 
 import tinygrad_attn as ta
 from tinygrad_attn.engine.backward import sum_to
@@ -37,6 +36,25 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 """The functions that the methods of the learner's classes compute."""
 Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def users_first(last: Any) -> list[Any]:
+    """List every node that leads to `last`, each user before the nodes that it uses."""
+    users, waiting = {id(last): 0}, [last]
+    while waiting:
+        for parent in waiting.pop().parents:
+            if id(parent) not in users:
+                users[id(parent)] = 0
+                waiting.append(parent)
+            users[id(parent)] += 1
+    found, ready = list[Any](), [last]
+    while ready:
+        found.append(ready.pop())
+        for parent in found[-1].parents:
+            users[id(parent)] -= 1
+            if not users[id(parent)]:
+                ready.append(parent)
+    return found
 
 
 @contextmanager

@@ -127,16 +127,20 @@ def line_of(name: str, report: Any) -> Line:
     """Return the line of a gradcheck report."""
     kind = report.diagnosis.kind.replace("VJP", "wrong numbers")
     line = Line(name, "ok" if report else kind or "gradient off")
-    largest = lambda e: float(np.max(e.error, initial=0))
-    worst = report.worst or max(report.entries, key=largest, default=None)
-    if worst is None:  # nothing could be measured
-        line.max_abs = line.max_rel = np.inf
-        return line
-    with np.errstate(all="ignore"):
-        relative = np.nan_to_num(worst.error / np.abs(worst.numeric), nan=0, posinf=np.inf)
-    line.max_abs, line.max_rel = largest(worst), float(np.max(relative))
-    line.index = worst.index
+    largest = lambda e: np.max(e.error, initial=0)
+    measure(line, report.worst or max(report.entries, key=largest, default=None))
     return line
+
+
+def measure(line: Line, entry: Any) -> None:
+    """Give a line the errors of a gradient, or none if it could not be measured."""
+    if entry is None:
+        line.max_abs = line.max_rel = np.inf
+        return
+    with np.errstate(all="ignore"):
+        relative = np.nan_to_num(entry.error / np.abs(entry.numeric), nan=0, posinf=np.inf)
+    line.max_abs, line.max_rel = float(np.max(entry.error, initial=0)), float(np.max(relative))
+    line.index = entry.index
 
 
 def explanation(report: Any, names: list[str], argument: str = "x") -> str:

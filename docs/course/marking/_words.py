@@ -58,7 +58,12 @@ def about_shape(found: Shape, expected: Shape) -> str:
         return f"Its axes are in the order {order}: transpose it."
     if math.prod(found) == math.prod(expected):
         return _regrouped(found, expected)
-    if len(found) == len(expected) and all(a in (b, 1) for a, b in zip(found, expected)):
+    pairs = [*zip(found[::-1], expected[::-1])]
+    if len(found) == len(expected) and any(b == 1 for _, b in pairs):
+        if all(b in (a, 1) for a, b in pairs):
+            axis = next(k for k, n in enumerate(expected) if n == 1)
+            return f"Its elements are used several times along axis {axis}: sum over it, with keepdims=True."
+    if len(found) == len(expected) and all(a in (b, 1) for a, b in pairs):
         return "Something was summed over an axis whose elements should stay apart."
     if len(found) >= len(expected) and found[len(found) - len(expected) :] == expected:
         return "There is one result for each index of the first axes: sum over them, or index them."
@@ -98,6 +103,8 @@ def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str 
             "An index must be a whole number, and these are not. argmax gives the place of the largest "
             "element, max its value."
         )
+    if re.search("'(Scalar|Tensor)' object is not iterable", text):
+        return "Parents and what belongs to each of them are tuples, even if there is one: (self,)."
     if "'float' object cannot be interpreted as an integer" in text:
         return "Sizes and indices are whole numbers: divide with // instead of /."
     if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]*)\)", text):
@@ -175,7 +182,7 @@ def scaled(found: Any, expected: Any) -> str:
     for axis in reversed(range(a.ndim)):
         squares = (b * b).sum(axis=axis, keepdims=True)
         factor = (a * b).sum(axis=axis, keepdims=True) / np.where(squares, squares, 1)
-        if a.shape[axis] > 1 and np.allclose(a, factor * b, 1e-6, 1e-12):
+        if a.shape[axis] > 1 and factor.all() and np.allclose(a, factor * b, 1e-6, 1e-12):
             if np.allclose(factor, factor.flat[0]):  # the verdict says so
                 return ""
             return (
