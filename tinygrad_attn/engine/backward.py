@@ -31,9 +31,7 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
     `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `inner`, the
     pass ends at the wanted tensors, and leaves their hooks to the pass that it is a part of.
     """
-    goal = frozenset(wanted or ())
-    ends = goal if inner else frozenset()
-    needed = None if wanted is None else _needed(goal, roots, ends)
+    goal, ends, needed = _paths(roots, wanted, inner)
     gradients, queue = _seeded(roots, seeds, needed, ends)  # sums of the contributions so far
     complete = {}  # of wanted tensors that are not leaves
     own = set()  # tensors whose sums no one else can see, so they change in place
@@ -88,8 +86,15 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
     return gradients if inner else complete | _finished(gradients, own)
 
 
-def _needed(goal, roots, ends):
-    """Return the wanted tensors, and the tensors between them and the roots."""
+def _paths(roots, wanted, inner):
+    """Return the wanted tensors, those that end the pass, and those between wanted and roots.
+
+    The last are None if all tensors need a gradient.
+    """
+    goal = frozenset(wanted or ())
+    ends = goal if inner else frozenset()
+    if wanted is None:
+        return goal, ends, None
     needed = set(goal)
     oldest = min((x._node.number if x._node else 0 for x in goal), default=0)
     for y in history(roots, ends):
@@ -98,7 +103,7 @@ def _needed(goal, roots, ends):
         for x in y._node.inputs:
             if isinstance(x, Variable) and x in needed:
                 needed.add(y)
-    return needed
+    return goal, ends, needed
 
 
 def _seeded(roots, seeds, needed, ends):
