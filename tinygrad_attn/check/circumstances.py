@@ -102,8 +102,11 @@ def long(kernel: Kernel, n: int, report: Report) -> int:
     return longest
 
 
-def circumstances(kernel: Kernel, report: Report):
-    """Yield (group, name, operands, change of the incoming gradient)."""
+def circumstances(kernel: Kernel, report: Report, wrong: list[Trial]):
+    """Yield (group, name, operands, change of the incoming gradient).
+
+    Long axes take time, so they come last, and only if no trial has been wrong.
+    """
     same: Change = lambda g: g
     if kernel.reference is not None:
         for name, change in of_gradients(kernel.dtype).items():
@@ -122,7 +125,8 @@ def circumstances(kernel: Kernel, report: Report):
         # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
         for m in dict.fromkeys(m for m in others if m > 1 and m != n):
             yield f"length {n}", str(m), resized(kernel, n, m), same
-        if (m := long(kernel, n, report)) > n:
+    for n in lengths(kernel):
+        if not wrong and (m := long(kernel, n, report)) > n:
             operands = resized(kernel, n, m)
             yield f"length {n}", str(m), operands, np.abs
             # Sums of positive numbers stop growing in low precision.
@@ -132,8 +136,8 @@ def circumstances(kernel: Kernel, report: Report):
 
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     """Find circumstances in which a kernel is wrong that is right for the given inputs."""
-    trials, failures, short = list[Trial](), list[str](), shortened(kernel)
-    for group, name, operands, change in circumstances(short, report):
+    trials, wrong, failures, short = list[Trial](), list[Trial](), list[str](), shortened(kernel)
+    for group, name, operands, change in circumstances(short, report, wrong):
         offered = short.is_offered(operands)
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -141,7 +145,8 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
                 entries = all_entries(subject, limits._replace(groups=1))
-                trials.append(Trial(group, name, subject, entries))
+                trials.append(trial := Trial(group, name, subject, entries))
+                wrong += [trial] if trial.off and not is_rounding(trial, limits) else []
         except OverflowError:
             continue
         except Exception as failure:
@@ -150,7 +155,6 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
                 failures.append(f"{group}: fails at {name}: {text}")
             elif group.startswith("length"):
                 report.notes.append(f"not offered: axes of {name} elements ({text})")
-    wrong = [trial for trial in trials if trial.off and not is_rounding(trial, limits)]
     if not wrong:
         return failures[0] if failures else None
     first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
