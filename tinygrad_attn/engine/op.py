@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from copy import copy
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -27,6 +27,7 @@ Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
+CONTAINERS = MutableMapping, MutableSequence, MutableSet
 CONSTANTS = NUMBERS | {str, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
@@ -298,10 +299,10 @@ def _changes(setting):
 
 
 def _copied(value):
-    """Return a copy of a value that can change, and any other value as it is."""
+    """Return a copy of an array or container that can change, and any other value as it is."""
     if isinstance(value, ndarray):
         return np.array(value) if inplace.is_writeable(value) else value
-    return deepcopy(value) if value.__hash__ is None else value
+    return copy(value) if isinstance(value, CONTAINERS) else value
 
 
 class Gone(Op):
