@@ -724,3 +724,22 @@ def test_what_an_op_that_saves_returns():
         TypeError, match=r"returned a tuple.*@op\(saves=True\) and return \(y, saved\)"
     ):
         plain(leaf(2))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_is_no_operand_and_what_an_op_or_a_hook_returns_is_an_array():
+    """`g * x` in a VJP would be a matrix product."""
+    a = np.matrix(np.arange(1.0, 10).reshape(3, 3))
+    x = Tensor(np.asarray(a), requires_grad=True)
+    for f in (lambda: x * a, lambda: np.multiply(a, x), lambda: ta.ops.divide(x, a)):
+        with pytest.raises(TypeError, match=r"cannot take .*Convert the operand"):
+            f()
+    forward = ta.op(lambda x: np.matrix(x)).vjp(lambda g, y, x: g)
+    backward = ta.op(lambda x: x * 1).vjp(lambda g, y, x: np.matrix(g))
+    for f in (forward, backward):
+        y = f(x**2)
+        (got,) = ta.grad((y * y).sum(), x)
+        np.testing.assert_allclose(got.numpy(), 4 * x.numpy() ** 3)
+    y = x**2
+    y.register_hook(lambda g: np.matrix(g.numpy()))
+    np.testing.assert_allclose(ta.grad((y * y).sum(), x)[0].numpy(), 4 * x.numpy() ** 3)

@@ -1,6 +1,8 @@
 """A value that the backward pass needs and that was changed in place is found out: by every way of changing it."""
 
+import array
 import functools
+from collections import deque
 
 import numpy as np
 import pytest
@@ -180,6 +182,46 @@ def test_a_file_that_is_mapped_into_memory(part, tmp_path):
         loss.backward()
 
 
+def windows(a):
+    return np.lib.stride_tricks.sliding_window_view(a, 3)
+
+
+def read_only_bytes(a):
+    view = np.frombuffer(a)
+    view.flags.writeable = False
+    return view
+
+
+VIEWS = {  # how memory is made and changed, and a view of it that is read
+    "windows": (lambda: np.arange(5.0), lambda a: a.fill(9), windows),
+    "a stretched view": (
+        lambda: np.arange(3.0),
+        lambda a: a.fill(9),
+        lambda a: np.broadcast_to(a, (3, 3)),
+    ),
+    "a read-only memoryview": (
+        lambda: np.arange(3.0),
+        lambda a: a.fill(9),
+        lambda a: np.asarray(memoryview(a).toreadonly()),
+    ),
+    "read-only bytes": (
+        lambda: bytearray(np.arange(3.0).tobytes()),
+        lambda a: a.__setitem__(slice(8), b"12345678"),
+        read_only_bytes,
+    ),
+    "windows of a Tensor": (lambda: rand(5), lambda a: a.data.fill(9), lambda a: windows(a) * 1.0),
+}
+
+
+@pytest.mark.parametrize("make, change, view", VIEWS.values(), ids=VIEWS)
+def test_memory_may_be_read_through_views_that_numpy_does_not_trace(make, change, view):
+    memory, x = make(), rand(3, seed=1)
+    y = (x * view(memory)).sum() if not isinstance(memory, Tensor) else (windows(memory) ** 2).sum()
+    change(memory)
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+
+
 def test_memory_handed_out_between_forward_and_backward():
     x, w = rand(3), rand(3, seed=1)
     y = x * w  # recorded before anybody could reach its operands
@@ -353,15 +395,54 @@ def test_an_array_among_the_settings_may_change(f):
     assert np.array_equal(grad(y, x)[0].numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("kind", ["list", "dict", "axes"])
-def test_a_list_or_dict_among_the_settings_may_change(kind):
-    scaled = ta.op(lambda x, *, by: x * by[0]).vjp(lambda g, y, x, *, by: g * by[0])
-    x, setting = rand(2, 2, 2), {"list": [2.0], "dict": {0: 2.0}, "axes": [1, 2, 0]}[kind]
-    y = ta.ops.transpose(x, axes=setting) if kind == "axes" else scaled(x, by=setting)
+class Rows(list):
+    """A subclass of list."""
+
+
+ROWS = {  # containers of the rows 0 and 1, and a change of them
+    "list": (list, lambda s: s.append(3)),
+    "a subclass of list": (Rows, lambda s: s.append(3)),
+    "dict": (dict.fromkeys, lambda s: s.update({3: None})),
+    "set": (set, lambda s: s.add(3)),
+    "deque": (deque, lambda s: s.append(3)),
+    "bytearray": (bytearray, lambda s: s.append(3)),
+    "array.array": (lambda rows: array.array("i", rows), lambda s: s.append(3)),
+    "slice": (lambda rows: slice(np.array(0), np.array(2)), lambda s: s.stop.fill(3)),
+    "tuple": (lambda rows: ([*rows],), lambda s: s[0].append(3)),
+}
+
+
+@pytest.mark.parametrize("make, change", ROWS.values(), ids=ROWS)
+def test_a_container_among_the_settings_may_change(make, change):
+    def mask(n, rows):
+        rows = rows[0] if isinstance(rows, tuple) else rows
+        return np.isin(np.arange(n), np.arange(n)[rows] if isinstance(rows, slice) else [*rows])
+
+    kept = ta.op(lambda x, *, rows: x * mask(len(x), rows))
+    kept.vjp(lambda g, y, x, *, rows: g * mask(len(x), rows))
+    x, rows = rand(4), make([0, 1])
+    y = kept(x, rows=rows).sum()
+    change(rows)
+    assert np.array_equal(grad(y, x)[0].numpy(), [1, 1, 0, 0])
+
+
+def test_the_bounds_of_an_index_may_change():
+    x, start, stop = rand(4, 4), np.array(0), np.array(2)
+    for y in (x[start:stop], x[start:stop, :1]):
+        expected = grad(y.sum(), x, retain_graph=True)[0].numpy()
+        start += 1
+        stop += 1
+        assert np.array_equal(grad(y.sum(), x)[0].numpy(), expected)
+        start -= 1
+        stop -= 1
+
+
+def test_axes_among_the_settings_may_change():
+    x, axes = rand(2, 2, 2), [1, 2, 0]
+    y = ta.ops.transpose(x, axes=axes)
     seed = np.arange(8.0).reshape(2, 2, 2)
-    expected = seed.transpose(2, 0, 1) if kind == "axes" else 2 * seed
-    setting.clear()
-    assert np.array_equal(grad(y, x, seed)[0].numpy(), expected)
+    axes.clear()
+    assert np.array_equal(grad(y, x, seed)[0].numpy(), seed.transpose(2, 0, 1))
 
 
 def test_a_vjp_cannot_write_to_what_its_op_saved():

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from collections import deque
 
 import numpy as np
 import pytest
@@ -174,6 +175,37 @@ def test_arguments_that_can_change():
     for array in (X, Tensor(X), np.float64(2)):
         with pytest.raises(TypeError, match="'settings' is a dict with arrays in it"):
             ta.source(f, X, {"by": [array, 1]})
+
+
+class Steps(list):
+    """A subclass of list."""
+
+
+@pytest.mark.parametrize(
+    "given, other",
+    [
+        ((1,), (True,)),
+        ([1, 2], [1.0, 2.0]),
+        ({"k": 0.0}, {"k": -0.0}),
+        (0.0, -0.0),
+        ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}),
+    ],
+)
+def test_values_that_python_calls_equal(given, other):
+    program = ta.source(lambda x, value: x.sum(), X, given)
+    program(X, given)
+    with pytest.raises(ValueError, match="takes 2 arguments"):
+        program(X, other)
+
+
+@pytest.mark.parametrize("kind", [list, set, deque, bytearray, Steps])
+def test_a_container_that_has_changed_is_another_argument(kind):
+    container = kind([1, 2])
+    program = ta.source(lambda x, container: (x * len(container)).sum(), X, container)
+    assert program(X, kind([1, 2]))[0] == (X * 2).sum()
+    container.pop()
+    with pytest.raises(ValueError, match="takes 2 arguments"):
+        program(X, container)
 
 
 def test_names_that_collide():

@@ -184,7 +184,7 @@ def _fit(gradient, x, source, create_graph, i=None):
     if isinstance(gradient, Parts):
         return gradient
     fitting = gradient
-    if not isinstance(fitting, (ndarray, np.generic, Variable)):
+    if fitting.__class__ is not ndarray and not isinstance(fitting, (np.generic, Variable)):
         fitting = np.asarray(fitting)
     if fitting.shape != x._data.shape and i is not None and source.broadcasts:
         fitting = sum_to(fitting, x._data.shape)

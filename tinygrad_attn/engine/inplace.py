@@ -51,13 +51,12 @@ def has_memory(array):
 
 def owner(array):
     """Return the array that owns the memory, at the end of the chain of views."""
-    while True:
-        base = array.base
-        if isinstance(base, memoryview):  # made by `hand_out`
-            base = base.obj
-        if not isinstance(base, ndarray):
-            return array
-        array = base
+    base = array
+    while base is not None:
+        array = base if isinstance(base, ndarray) else array
+        # A view may come from `hand_out`, or from `as_strided`, whose own object is in the chain.
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    return array
 
 
 def checksum_of(array):
@@ -129,8 +128,8 @@ def unshared(array):
 
 
 def is_writeable(x):
-    """Return whether x is an array in memory that someone can write to."""
-    return has_memory(x) and owner(x).flags.writeable
+    """Return whether x is an array in memory that someone can write to, also without NumPy."""
+    return has_memory(x) and ((base := owner(x)).flags.writeable or base.base is not None)
 
 
 def was_changed(array, since):

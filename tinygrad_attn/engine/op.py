@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from copy import copy
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -26,7 +27,8 @@ Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
-CONSTANTS = NUMBERS | {str, slice, type, type(...)}
+CONTAINERS = MutableMapping, MutableSequence, MutableSet
+CONSTANTS = NUMBERS | {str, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
 PACKAGE = __name__.partition(".")[0] + "."
@@ -158,7 +160,7 @@ class Op:
             y, saved = self._pair(y)
         if not tensors:
             return y
-        kind = y.dtype.kind if isinstance(y, ndarray) else "f" if type(y) in FLOATS else ""
+        kind = y.dtype.kind if y.__class__ is ndarray else "f" if type(y) in FLOATS else ""
         if kind not in KINDS:
             y = as_output(self, y)
             kind = y.dtype.kind
@@ -283,17 +285,27 @@ def _kept(inputs, arrays):
 
 
 def constant(settings):
-    """Return settings that do not change: arrays, lists and dicts among them are copied."""
-    for value in settings.values():
-        if value.__class__ in CONSTANTS:
-            continue
-        for x in value if value.__class__ is tuple else (value,):
-            if x.__class__ not in CONSTANTS and (
-                isinstance(x, (tuple, list, dict)) or inplace.is_writeable(x)
-            ):
-                copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
-                return {name: tree_map(copied, value) for name, value in settings.items()}
-    return settings
+    """Return settings that do not change: arrays, lists, sets and so on among them are copied."""
+    return tree_map(_copied, settings) if any(map(_changes, settings.values())) else settings
+
+
+def _changes(setting):
+    """Return whether a setting is, or contains, a value without a hash, which can change."""
+    if setting.__class__ in CONSTANTS:
+        return False
+    if setting.__class__ is slice:
+        setting = setting.start, setting.stop, setting.step
+    if isinstance(setting, tuple):
+        return any(map(_changes, setting))
+    is_array = isinstance(setting, ndarray)
+    return inplace.is_writeable(setting) if is_array else setting.__hash__ is None
+
+
+def _copied(value):
+    """Return a copy of an array or container that can change, and any other value as it is."""
+    if isinstance(value, ndarray):
+        return np.array(value) if inplace.is_writeable(value) else value
+    return copy(value) if isinstance(value, CONTAINERS) else value
 
 
 class Gone(Op):
@@ -340,7 +352,8 @@ def as_operand(op, x, inputs):
     is_real = isinstance(x, (generic, ndarray)) and x.dtype.kind in KINDS
     if is_real and isinstance(x, generic):
         return x.item()
-    if isinstance(x, (int, float, str)) or is_real and not isinstance(x, np.ma.MaskedArray):
+    has_own_operators = type(x).__mul__ is not ndarray.__mul__  # masked arrays, matrices
+    if isinstance(x, (int, float, str)) or is_real and not has_own_operators:
         return x
     raise TypeError(
         f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array of "

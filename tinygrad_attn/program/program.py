@@ -64,7 +64,7 @@ class Program:
                 arrays.append(np.asarray(array_of(x)))
                 fits &= kind_of(arrays[-1]) == expected
             else:  # the value is part of the program
-                fits &= x is expected or type(x) is type(expected) and bool(x == expected)
+                fits &= x is expected or _is_same(x, expected)
         if not fits:
             raise self._wrong_arguments(args)
         return self.function(*arrays, **self.arrays())
@@ -94,3 +94,8 @@ class Program:
 def _state(p):
     """Return what a program depends on besides the values of a parameter."""
     return (p._data.shape, p._data.dtype, tracked(p)) if isinstance(p, Variable) else None
+
+
+def _is_same(x, expected):
+    """Return whether values are equal, also in types, signs of zeros and the order of keys."""
+    return type(x) is type(expected) and bool(x == expected) and repr(x) == repr(expected)

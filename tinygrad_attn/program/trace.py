@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine.backward import sweep
 from ..engine.graph import Variable, array_of, tracked
+from ..engine.op import constant
 from ..engine.run import Listener, context, no_grad
 from ..errors import describe, quoted, user_frame
 from ..tensor import Tensor
@@ -106,8 +107,8 @@ def trace(function, args, params, backward, root):
     traced, arguments = TracedFunction(root), [*args]
     symbols: dict = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
-        # Of lists and dicts, a copy is kept, to be compared with those that the program is given.
-        traced.arguments[name] = kind_of(array_of(x)) or tree_map(lambda value: value, x)
+        # Of lists, sets and so on, a copy is kept, to be compared with those of a later call.
+        traced.arguments[name] = kind_of(array_of(x)) or constant({name: x})[name]
         if isinstance(x, Variable):
             symbols[x] = traced.input(name, x._data)
         elif is_array(x):
