@@ -163,6 +163,24 @@ def test_a_listener_hears_of_every_slice_that_is_added_in_place():
     assert sorted(total for op, total in heard if op is ops.getitem) == [12, 20, 24]
 
 
+@pytest.mark.parametrize(
+    "use, arrays", [(lambda x: x + 1.0, 2), (lambda x: x * 2.0, 1)], ids=["g itself", "new arrays"]
+)
+def test_a_sum_that_no_one_else_sees_changes_in_place(use, arrays):
+    """Otherwise each use of a parameter would take another array of its size."""
+    totals = []
+
+    class Hears(Listener):
+        def pulled(self, y, node, g, i, of, contribution, total):
+            totals.extend([total] if of is x else [])
+
+    x = leaf(4)
+    with listening(Hears()):
+        (use(x) + use(x) + use(x) + use(x)).sum().backward()
+    assert len(totals) == 4 and len({*map(id, totals)}) == arrays
+    assert np.shares_memory(x.grad.numpy(), totals[-1])
+
+
 class Sums(nn.Module):
     def forward(self, a, b):
         return a + b

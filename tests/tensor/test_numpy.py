@@ -1,16 +1,19 @@
 """NumPy's functions on Tensors: the values of arrays, derivatives to second order, and refusals that say what to do."""
 
 from collections import deque, namedtuple
+from functools import partial
+from inspect import Parameter, signature
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 from numpytable import CASES, FLAT, P, R
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
 from tinygrad_attn.check import gradcheck, gradgradcheck
 from tinygrad_attn.tensor.numpy_dispatch import CONSTANTS
-from tinygrad_attn.tensor.numpy_functions import FUNCTIONS, UFUNCS
+from tinygrad_attn.tensor.numpy_functions import FUNCTIONS, IMPLEMENTATIONS, UFUNCS
 
 IDS = [f"{i}-{function.__name__}" for i, (_, function, _, _) in enumerate(CASES)]
 pytestmark = pytest.mark.filterwarnings("ignore:numpy.fix is deprecated")
@@ -196,6 +199,100 @@ def assert_refused(f):
 def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message):
     with pytest.raises(TypeError, match=message):
         write()
+
+
+MATRIX, VECTOR = R(2, 3), R(4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, u: np.add(t, u),
+        lambda t, u: np.append(t, u, 0),
+        lambda t, u: np.array_split(t, 0),
+        lambda t, u: np.broadcast_arrays(t, u),
+        lambda t, u: np.broadcast_to(t, (3, 3)),
+        lambda t, u: np.clip(t, u, 1.0),
+        lambda t, u: np.concatenate([t, u]),
+        lambda t, u: np.cross(u, u),
+        lambda t, u: np.cumsum(t, axis=2),
+        lambda t, u: np.delete(t, 9, axis=0),
+        lambda t, u: np.diag(t[None]),
+        lambda t, u: np.diff(t, -1),
+        lambda t, u: np.diff(t, axis=2),
+        lambda t, u: np.diff(t[0, 0]),
+        lambda t, u: np.diff(t, prepend=u),
+        lambda t, u: np.dot(t, t),
+        lambda t, u: np.einsum("ij,jk", t, t),
+        lambda t, u: np.expand_dims(t, 5),
+        lambda t, u: np.full_like(t, u),
+        lambda t, u: np.gradient(t, 1.0, 2.0, 3.0),
+        lambda t, u: np.gradient(t, [0.0, 1, 2, 3], axis=0),
+        lambda t, u: np.gradient(t, axis=2),
+        lambda t, u: np.gradient(t[:1], axis=0),
+        lambda t, u: np.inner(t, u),
+        lambda t, u: np.linalg.cholesky(t),
+        lambda t, u: np.linalg.det(t),
+        lambda t, u: np.linalg.eigh(t[:, :2], UPLO="X"),
+        lambda t, u: np.linalg.multi_dot([t]),
+        lambda t, u: np.linalg.norm(t[None], 2),
+        lambda t, u: np.linalg.norm(t, 2, axis=(0, 0)),
+        lambda t, u: np.linalg.qr(u),
+        lambda t, u: np.linalg.slogdet(t),
+        lambda t, u: np.linalg.solve(t, u),
+        lambda t, u: np.linalg.svd(u, full_matrices=False),
+        lambda t, u: np.linspace(t, 1.0, -1),
+        lambda t, u: np.matmul(t, t[0, 0]),
+        lambda t, u: np.mean(t, axis=(0, -2)),
+        lambda t, u: np.meshgrid(u, u, indexing="zz"),
+        lambda t, u: np.moveaxis(t, 0, 2),
+        lambda t, u: np.pad(t, -1),
+        lambda t, u: np.partition(t, 7),
+        lambda t, u: np.repeat(t, -1),
+        lambda t, u: np.reshape(t, (4,)),
+        lambda t, u: np.select([t > 0, t < 0], [t]),
+        lambda t, u: np.split(t, 2, axis=1),
+        lambda t, u: np.squeeze(t, 0),
+        lambda t, u: np.stack([t, u]),
+        lambda t, u: np.swapaxes(t, 0, 2),
+        lambda t, u: np.take(t, [9]),
+        lambda t, u: np.take(t, [0], axis=2),
+        lambda t, u: np.take_along_axis(t, np.array([0]), 0),
+        lambda t, u: np.tensordot(t, t, 1),
+        lambda t, u: np.tensordot(t, t, ([0, 1], [0])),
+        lambda t, u: np.trace(t, 0, 1, 1),
+        lambda t, u: np.transpose(t, (0, 0)),
+        lambda t, u: np.vdot(t, u),
+        lambda t, u: np.vecdot(u, u[:1]),
+        lambda t, u: np.where(t > 0, t),
+        lambda t, u: sliding_window_view(t, (9, 9)),
+        lambda t, u: sliding_window_view(t, -1, axis=0),
+    ],
+)
+def test_what_numpy_refuses_of_arrays_is_refused_of_tensors(call):
+    for make in (np.array, partial(Tensor, requires_grad=True)):
+        with pytest.raises((ValueError, TypeError, IndexError)):
+            call(make(MATRIX), make(VECTOR))
+
+
+LEFT_TO_OTHERS = {(np.cross, "axis"), (np.einsum, "optimize")}
+"""Arguments with a default of ours: `axisa` and its like are -1, and no value depends on `optimize`."""
+
+
+def test_arguments_that_are_left_out_are_numpys():
+    compared = 0
+    for function, implementation in IMPLEMENTATIONS.items():
+        try:
+            theirs = signature(function).parameters
+        except ValueError:  # Functions written in C have no signature in older versions of NumPy.
+            continue
+        for name, parameter in signature(implementation).parameters.items():
+            known = name in theirs and theirs[name].default not in (Parameter.empty, np._NoValue)
+            if parameter.default is not Parameter.empty and known:
+                alike = parameter.default == theirs[name].default
+                assert alike or (function, name) in LEFT_TO_OTHERS, (function.__name__, name)
+                compared += 1
+    assert compared > 30
 
 
 # ---- dtypes, and Tensors without a gradient

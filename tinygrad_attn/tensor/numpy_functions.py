@@ -189,9 +189,12 @@ def sinc(x):
 
 def diff(a, n=1, axis=-1, prepend=None, append=None):
     """x[1:] - x[:-1] along the axis, n times."""
+    axis = normalize_axis_index(axis, a.ndim)
+    if n < 0:
+        raise ValueError(f"np.diff takes differences n times, so n={n} must not be negative.")
     ends = [x for x in (prepend, a, append) if x is not None and x is not np._NoValue]
     if n and len(ends) > 1:
-        one = [1 if i == axis % a.ndim else size for i, size in enumerate(a.shape)]
+        one = [1 if i == axis else size for i, size in enumerate(a.shape)]
         a = concatenate([x if np.ndim(x) else np.broadcast_to(x, one) for x in ends], axis)
     for _ in range(n):
         a = slice_of(a, axis, 1, None) - slice_of(a, axis, None, -1)
@@ -211,6 +214,12 @@ def gradient(f, *varargs, axis=None, edge_order=1):
 def _slopes(f, axis, h):
     """Return np.gradient along one axis; h is the spacing of the elements, or their positions."""
     f = np.moveaxis(f, axis, 0)
+    if len(f) < 2 or np.ndim(h) and len(h) != len(f):
+        raise ValueError(
+            f"np.gradient along an axis needs two elements or more, and one distance for all or "
+            f"one position for each. Axis {axis} has {len(f)} elements, and the distance or the "
+            f"positions are {describe(h)}."
+        )
     gaps = np.diff(h) if np.ndim(h) else h * np.ones(len(f) - 1, f.dtype)
     gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1))
     slopes, left, right = (f[1:] - f[:-1]) / gaps, gaps[:-1], gaps[1:]
@@ -244,7 +253,7 @@ def inner(a, b):
 def vecdot(a, b, axis=-1):
     """sum a b along the axis."""
     a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
-    return ops.sum(a * b, axis=-1)
+    return ops.matmul(a[..., None, :], b[..., None])[..., 0, 0]
 
 
 def tensordot(a, b, axes=2):
@@ -267,6 +276,12 @@ def einsum(*operands_and_labels, optimize=True):
     """The sum of products that the letters describe."""
     arrays, labels, result = parse(operands_and_labels, np.ndim)
     return ops.einsum(*operands(arrays), labels=labels, result=result)
+
+
+def multi_dot(arrays):
+    """The product of two or more matrices."""
+    first, second, *others = arrays
+    return functools.reduce(dot, others, dot(first, second))
 
 
 def outer(a, b):
@@ -414,7 +429,7 @@ OF_NUMPYS_NAME = (
     broadcast_arrays, clip, concatenate, cross, diag, diff, dot, einsum, gradient, inner,
     kron, linspace, nan_to_num, outer, pad, select, sinc, take, tensordot, transpose, where,
 )  # fmt: skip
-OF_NUMPYS_NAME_IN_LINALG = (ops.det, ops.inv, ops.pinv, eigh, norm, qr, svd, vector_norm)
+OF_NUMPYS_NAME_IN_LINALG = (ops.det, ops.inv, ops.pinv, eigh, multi_dot, norm, qr, svd, vector_norm)
 
 IMPLEMENTATIONS: dict[Any, Callable] = {
     **{getattr(np, f.__name__): f for f in OF_NUMPYS_NAME},
@@ -438,7 +453,6 @@ IMPLEMENTATIONS: dict[Any, Callable] = {
     np.imag: lambda val: ops.where(True, 0, val),
     np.linalg.cholesky: lambda a, upper=False: ops.cholesky(a.mT).mT if upper else ops.cholesky(a),
     np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
-    np.linalg.multi_dot: lambda arrays: functools.reduce(dot, arrays),
     np.linalg.slogdet: lambda a: np.linalg.slogdet(a._data)._replace(logabsdet=ops.logabsdet(a)),
     np.linalg.solve: lambda a, b: ops.solve(*operands([a, b])),
     np.linalg.svdvals: ops.singular_values,
