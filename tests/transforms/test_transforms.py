@@ -678,6 +678,54 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
         i[:] = 0, 1
 
 
+class Lazy(nn.Module):
+    """Makes its layer in the first call."""
+
+    layer = None
+
+    def forward(self, x):
+        self.layer = self.layer or nn.Linear(3, 3)
+        return self.layer(x)
+
+
+def test_a_leaf_that_gets_no_gradient_in_the_second_run_is_found():
+    """It was replaced, or made by the function, which makes another one with the same values."""
+    x, used = Tensor(np.ones((2, 3), np.float32), requires_grad=True), [new_leaf(3)]
+    y = checkpoint(lambda x: x * used[0], x)
+    used[0] = new_leaf(3)
+    for result in y, checkpoint(Lazy(), x):
+        with pytest.raises(ValueError, match="runs again"):
+            result.sum().backward()
+
+    def makes_its_own(x):
+        return x * new_leaf(3)
+
+    checkpoint(makes_its_own, x).sum().backward()
+    assert np.array_equal(x.grad.numpy(), np.ones((2, 3)))
+
+
+def new_leaf(n):
+    return Tensor(np.ones(n), requires_grad=True)
+
+
+class Statistics(nn.Module):
+    def __init__(self):
+        self.register_buffer("mean", np.zeros(3))
+
+    def forward(self, x):
+        with ta.no_grad():
+            self.mean[...] = 0.9 * self.mean + 0.1 * x.mean(axis=0)
+        return x * 2
+
+
+def test_statistics_may_change_in_a_later_call():
+    model, x = Statistics(), Tensor(np.ones((2, 3)), requires_grad=True)
+    y = checkpoint(model, x) + checkpoint(model, x)
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 4)
+    np.testing.assert_allclose(model.mean.numpy(), 0.19)
+
+
 def test_a_checkpoint_keeps_the_lists_and_dicts_among_its_arguments():
     """The second run gets them as they were, whatever the function or the user did with them."""
     x, w, other = (Tensor(a, requires_grad=True) for a in (X, X, X))
