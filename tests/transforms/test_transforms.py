@@ -708,6 +708,17 @@ def new_leaf(n):
     return Tensor(np.ones(n), requires_grad=True)
 
 
+def test_a_layer_may_be_frozen_between_the_two_runs():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    x = Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    y = checkpoint(model, x).sum()
+    (expected,) = ta.grad(y, x, retain_graph=True)
+    model[0].requires_grad_(False)
+    y.backward()
+    assert model[0].weight.grad is None and model[2].weight.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), expected.numpy())
+
+
 class Statistics(nn.Module):
     def __init__(self):
         self.register_buffer("mean", np.zeros(3))

@@ -213,7 +213,7 @@ class _Call:
                 for y, first in zip(outputs, self.arrays)
                 if not inplace.was_changed(first, self.returned)
             )
-            or not set(self.inputs).issubset(uses.tensors()[0])
+            or not set(filter(tracked, self.inputs)).issubset(uses.tensors()[0])
             or not _agree(self.values, uses.values)
             or any(inplace.replaced(x)[0] > self.returned for x in self.constants)
         ):
