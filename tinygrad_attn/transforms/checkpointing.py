@@ -11,7 +11,7 @@ from ..engine import Listener, Symbolic, Variable, context, history, inplace, tr
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import next_number
-from ..engine.op import in_checkpoint
+from ..engine.op import KINDS, in_checkpoint
 from ..engine.run import VALUES_ONLY
 from ..random import noting, repeating
 from ..tree import tree_leaves, tree_map
@@ -78,7 +78,7 @@ def _noted(x):
 
     Floats that a run has computed itself may differ by rounding, and their owner is gone after it.
     """
-    if isinstance(x, np.ndarray) and inplace.has_memory(x):
+    if inplace.has_memory(x) and x.dtype.kind in KINDS:
         owner = ref(inplace.owner(x)) if x.dtype.kind == "f" else None
         return inplace.checksum_of(x), owner
     return x if isinstance(x, (int, float)) else None, None
@@ -88,7 +88,7 @@ def _agree(first, again):
     """Return whether two runs have used the same numbers and arrays, if they ran the same ops."""
     if [op for op, _ in first] != [op for op, _ in again]:  # such as those of record_attention
         return True
-    close = lambda a, b: isinstance(a, float) and np.isclose(a, b, equal_nan=True)
+    close = lambda a, b: type(a) is type(b) is float and np.isclose(a, b, equal_nan=True)
     return all(a in (None, b) or close(a, b) for (_, a), (_, (b, _)) in zip(first, again))
 
 
