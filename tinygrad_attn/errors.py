@@ -105,7 +105,7 @@ def describe(x):
     if shape is None or dtype is None or isinstance(x, type):
         text = repr(x)
         return text if len(text) <= 40 and "\n" not in text else f"a {type(x).__name__}"
-    kind = "array" if isinstance(x, np.ndarray) else type(x).__name__
+    kind = "array" if x.__class__ is np.ndarray else type(x).__name__
     name = getattr(x, "name", None)
     return f"{kind} {tuple(shape)} {dtype}" + (f" {name!r}" if name else "")
 

@@ -409,6 +409,7 @@ ROWS = {  # containers of the rows 0 and 1, and a change of them
     "array.array": (lambda rows: array.array("i", rows), lambda s: s.append(3)),
     "slice": (lambda rows: slice(np.array(0), np.array(2)), lambda s: s.stop.fill(3)),
     "tuple": (lambda rows: ([*rows],), lambda s: s[0].append(3)),
+    "a Tensor in a tuple": (lambda rows: (Tensor(rows, dtype=int),), lambda s: s[0].data.fill(3)),
 }
 
 
@@ -416,6 +417,7 @@ ROWS = {  # containers of the rows 0 and 1, and a change of them
 def test_a_container_among_the_settings_may_change(make, change):
     def mask(n, rows):
         rows = rows[0] if isinstance(rows, tuple) else rows
+        rows = rows.tolist() if isinstance(rows, Tensor) else rows
         return np.isin(np.arange(n), np.arange(n)[rows] if isinstance(rows, slice) else [*rows])
 
     kept = ta.op(lambda x, *, rows: x * mask(len(x), rows))
@@ -426,15 +428,15 @@ def test_a_container_among_the_settings_may_change(make, change):
     assert np.array_equal(grad(y, x)[0].numpy(), [1, 1, 0, 0])
 
 
-def test_the_bounds_of_an_index_may_change():
-    x, start, stop = rand(4, 4), np.array(0), np.array(2)
-    for y in (x[start:stop], x[start:stop, :1]):
-        expected = grad(y.sum(), x, retain_graph=True)[0].numpy()
-        start += 1
-        stop += 1
-        assert np.array_equal(grad(y.sum(), x)[0].numpy(), expected)
-        start -= 1
-        stop -= 1
+@pytest.mark.parametrize("kind", [np.array, lambda n: Tensor(n, dtype=int)])
+def test_the_bounds_of_an_index_may_change(kind):
+    x, start, stop = rand(4, 4), kind(0), kind(2)
+    ys = x[start:stop], x[start:stop, :1]
+    expected = [grad(y.sum(), x, retain_graph=True)[0].numpy() for y in ys]
+    for bound in start, stop:
+        np.asarray(bound)[...] += 1
+    for y, g in zip(ys, expected, strict=True):
+        assert np.array_equal(grad(y.sum(), x)[0].numpy(), g)
 
 
 def test_axes_among_the_settings_may_change():

@@ -211,6 +211,20 @@ def graphs():
     with ta.no_grad():
         assert not model(x)["one"].requires_grad
     some_ranks_only(x)
+    a_gradient_of_another_dtype(x)
+
+
+def a_gradient_of_another_dtype(x):
+    """Rank 0 has set .grad before; the ranks exchange numbers of the parameters' dtype."""
+    alone, model = make(0), parallel.DataParallel(make(0))
+    for p, q in zip(alone.parameters(), model.parameters(), strict=True):
+        p.grad = np.full(p.shape, 1 / SIZE)
+        if RANK == 0:
+            q.grad = Tensor(np.ones(p.shape, np.float32))
+    for m in alone, model:
+        (m(x) ** 2).mean().backward()
+    for p, q in zip(alone.parameters(), model.parameters(), strict=True):
+        np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), atol=1e-14)
 
 
 class Choice(nn.Module):

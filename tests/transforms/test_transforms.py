@@ -645,7 +645,7 @@ def test_checkpoint_says_when_a_tensor_that_it_used_is_another_one():
 def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
     """Also where the output stays the same: where it is 0, or changes by less than rounding."""
     w, c, a, i, n = Tensor(X, requires_grad=True), Tensor(X), X.copy(), np.array([0, 1]), [2.0]
-    windows = np.lib.stride_tricks.sliding_window_view
+    windows, b = np.lib.stride_tricks.sliding_window_view, {}
     scaled = ta.op(lambda x, *, by: x * by).vjp(lambda g, y, x, *, by: g * by)
 
     def change(array):
@@ -656,6 +656,7 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
 
     for values in X, np.zeros(3):
         x = Tensor(values, requires_grad=True)
+        b["max"] = 9.0
         for f, arguments, between, words in (
             (lambda x: x * w, (), lambda: change(w.data), "changed in place after it was used"),
             (lambda x: x * c, (), lambda: change(c.data), "changed in place after it was used"),
@@ -669,6 +670,7 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
             (lambda x: x[i], (), lambda: np.copyto(i, [1, 2]), "runs again"),
             (lambda x: x * n[0], (), lambda: n.insert(0, n[0] + 1), "runs again"),
             (lambda x: scaled(x, by=a), (), lambda: change(a), "runs again"),
+            (lambda x: np.clip(x, -9, b.get("max")), (), b.clear, "runs again"),
         ):
             y = checkpoint(f, x, *arguments)
             between()
@@ -676,6 +678,65 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
                 y.sum().backward()
         assert x.grad is None and w.grad is None
         i[:] = 0, 1
+
+
+class Lazy(nn.Module):
+    """Makes its layer in the first call."""
+
+    layer = None
+
+    def forward(self, x):
+        self.layer = self.layer or nn.Linear(3, 3)
+        return self.layer(x)
+
+
+def test_a_leaf_that_gets_no_gradient_in_the_second_run_is_found():
+    """It was replaced, or made by the function, which makes another one with the same values."""
+    x, used = Tensor(np.ones((2, 3), np.float32), requires_grad=True), [new_leaf(3)]
+    y = checkpoint(lambda x: x * used[0], x)
+    used[0] = new_leaf(3)
+    for result in y, checkpoint(Lazy(), x):
+        with pytest.raises(ValueError, match="runs again"):
+            result.sum().backward()
+
+    def makes_its_own(x):
+        return x * new_leaf(3)
+
+    checkpoint(makes_its_own, x).sum().backward()
+    assert np.array_equal(x.grad.numpy(), np.ones((2, 3)))
+
+
+def new_leaf(n):
+    return Tensor(np.ones(n), requires_grad=True)
+
+
+def test_a_layer_may_be_frozen_between_the_two_runs():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    x = Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    y = checkpoint(model, x).sum()
+    (expected,) = ta.grad(y, x, retain_graph=True)
+    model[0].requires_grad_(False)
+    y.backward()
+    assert model[0].weight.grad is None and model[2].weight.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), expected.numpy())
+
+
+class Statistics(nn.Module):
+    def __init__(self):
+        self.register_buffer("mean", np.zeros(3))
+
+    def forward(self, x):
+        with ta.no_grad():
+            self.mean[...] = 0.9 * self.mean + 0.1 * x.mean(axis=0)
+        return x * 2
+
+
+def test_statistics_may_change_in_a_later_call():
+    model, x = Statistics(), Tensor(np.ones((2, 3)), requires_grad=True)
+    y = checkpoint(model, x) + checkpoint(model, x)
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 4)
+    np.testing.assert_allclose(model.mean.numpy(), 0.19)
 
 
 def test_a_checkpoint_keeps_the_lists_and_dicts_among_its_arguments():

@@ -290,19 +290,22 @@ def constant(settings):
 
 
 def _changes(setting):
-    """Return whether a setting is, or contains, a value without a hash, which can change."""
+    """Return whether a setting is, or contains, a value that can change and so has no hash."""
     if setting.__class__ in CONSTANTS:
         return False
     if setting.__class__ is slice:
         setting = setting.start, setting.stop, setting.step
     if isinstance(setting, tuple):
         return any(map(_changes, setting))
-    is_array = isinstance(setting, ndarray)
-    return inplace.is_writeable(setting) if is_array else setting.__hash__ is None
+    if isinstance(setting, ndarray):
+        return inplace.is_writeable(setting)
+    return setting.__hash__ is None or isinstance(setting, Variable)
 
 
 def _copied(value):
-    """Return a copy of an array or container that can change, and any other value as it is."""
+    """Return a copy of an array, Tensor or container, and any other value as it is."""
+    if isinstance(value, Variable):
+        return tensor_of(_copied(value._data))
     if isinstance(value, ndarray):
         return np.array(value) if inplace.is_writeable(value) else value
     return copy(value) if isinstance(value, CONTAINERS) else value
@@ -352,8 +355,8 @@ def as_operand(op, x, inputs):
     is_real = isinstance(x, (generic, ndarray)) and x.dtype.kind in KINDS
     if is_real and isinstance(x, generic):
         return x.item()
-    has_own_operators = type(x).__mul__ is not ndarray.__mul__  # masked arrays, matrices
-    if isinstance(x, (int, float, str)) or is_real and not has_own_operators:
+    # Masked arrays and matrices have operators of their own.
+    if isinstance(x, (int, float, str)) or is_real and type(x).__mul__ is ndarray.__mul__:
         return x
     raise TypeError(
         f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array of "

@@ -113,7 +113,8 @@ def average_over_ranks(parameters, ranks):
         some = [p for p in parameters if p.dtype == dtype]
         grads = [np.zeros(p.shape, dtype) if p.grad is None else p.grad._array() for p in some]
         has_one = np.array([p.grad is not None for p in some], dtype)
-        flat = np.concatenate([*map(np.ravel, grads), has_one])
+        # On some ranks, a .grad that the user has set may have another dtype.
+        flat = np.concatenate([*map(np.ravel, grads), has_one], dtype=dtype, casting="unsafe")
         ranks.sum("the average of the gradients in backward()", flat)
         *sums, users = np.split(flat, np.cumsum([p.size for p in some]))
         for p, total, count in zip(some, sums, users, strict=True):

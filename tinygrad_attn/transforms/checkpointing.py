@@ -11,7 +11,7 @@ from ..engine import Listener, Symbolic, Variable, context, history, inplace, tr
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import next_number
-from ..engine.op import in_checkpoint
+from ..engine.op import KINDS, in_checkpoint
 from ..engine.run import VALUES_ONLY
 from ..random import noting, repeating
 from ..tree import tree_leaves, tree_map
@@ -24,33 +24,36 @@ class _Uses(Listener):
 
     def __init__(self, arguments):
         self.start = next_number()
-        self.tensors = dict.fromkeys(filter(tracked, arguments))
+        self.computed_before = {}  # as an ordered set
+        self.leaves = {}  # weak references by id: a run may make leaves for itself
         self.heard = set()  # the numbers of nodes whose inputs have been noted
-        self.constants = {}  # weak references to the other tensors, by id
         self.values = []  # (op, what `_noted` returns for an operand or a setting)
+        for x in filter(tracked, arguments):
+            self.note(x)
 
     def is_outside(self, x):
-        """Return whether the Tensor existed before the run."""
+        """Return whether the Tensor existed before the run, or is a leaf."""
         return x._node is None or x._node.number < self.start
 
     def note(self, x):
-        """Note a value that was used. Its graph is of another thread if its node is not known."""
-        if not tracked(x):
-            return
-        if self.is_outside(x):
-            self.tensors[x] = None
+        """Note a Tensor that was used. Its graph is of another thread if its node is not known."""
+        if x._node is None:
+            self.leaves[id(x)] = ref(x)
+        elif self.is_outside(x):
+            self.computed_before[x] = None
         elif x._node.op is not in_checkpoint and x._node.number not in self.heard:
             for y in history([x]):
                 if not self.is_outside(y):
                     self.heard.add(y._node.number)
-                    outside = (i for i in y._node.inputs if tracked(i) and self.is_outside(i))
-                    self.tensors |= dict.fromkeys(outside)
+                    for i in filter(tracked, y._node.inputs):
+                        if self.is_outside(i):
+                            self.note(i)
 
     def computed(self, op, inputs, settings, output):
         for x in inputs:
-            self.note(x)
-            if isinstance(x, Variable) and not x._tracked:
-                self.constants[id(x)] = ref(x)
+            # A constant that is read in no_grad() may be a statistic, which the next call changes.
+            if tracked(x) or isinstance(x, Variable) and context.recording:
+                self.note(x)
         if output._node:
             self.values += [(op, _noted(x)) for x in tree_leaves((inputs, settings))]
         if output._node and output._node.op is op:
@@ -58,10 +61,16 @@ class _Uses(Listener):
 
     def results(self, output):
         """Return the Tensors in the output that the run has computed."""
-        leaves = tree_leaves(output)
+        leaves = [*filter(tracked, tree_leaves(output))]
         for y in leaves:
             self.note(y)
-        return [*dict.fromkeys(y for y in leaves if tracked(y) and not self.is_outside(y))]
+        return [*dict.fromkeys(y for y in leaves if not self.is_outside(y))]
+
+    def tensors(self):
+        """Return the Tensors with a gradient, and the constants, that somebody still has."""
+        alive = [x for reference in self.leaves.values() if (x := reference()) is not None]
+        variables = [*self.computed_before, *filter(tracked, alive)]
+        return variables, [x for x in alive if not tracked(x)]
 
 
 def _noted(x):
@@ -69,7 +78,7 @@ def _noted(x):
 
     Floats that a run has computed itself may differ by rounding, and their owner is gone after it.
     """
-    if isinstance(x, np.ndarray) and inplace.has_memory(x):
+    if inplace.has_memory(x) and x.dtype.kind in KINDS:
         owner = ref(inplace.owner(x)) if x.dtype.kind == "f" else None
         return inplace.checksum_of(x), owner
     return x if isinstance(x, (int, float)) else None, None
@@ -79,7 +88,7 @@ def _agree(first, again):
     """Return whether two runs have used the same numbers and arrays, if they ran the same ops."""
     if [op for op, _ in first] != [op for op, _ in again]:  # such as those of record_attention
         return True
-    close = lambda a, b: isinstance(a, float) and np.isclose(a, b, equal_nan=True)
+    close = lambda a, b: type(a) is type(b) is float and np.isclose(a, b, equal_nan=True)
     return all(a in (None, b) or close(a, b) for (_, a), (_, (b, _)) in zip(first, again))
 
 
@@ -157,9 +166,7 @@ class _Call:
             output = self.f(*self.args, **self.keywords)
         computed = uses.results(output)
         self.arrays = [y._data for y in computed]
-        self.inputs = list(uses.tensors)
-        alive = [x() for x in uses.constants.values()]
-        self.constants = [x for x in alive if x is not None]
+        self.inputs, self.constants = uses.tensors()
         self.values = [
             (op, None if owner and owner() is None else value) for op, (value, owner) in uses.values
         ]
@@ -206,8 +213,7 @@ class _Call:
                 for y, first in zip(outputs, self.arrays)
                 if not inplace.was_changed(first, self.returned)
             )
-            # A leaf may be one that the function makes anew in each run.
-            or any(x._node and x not in uses.tensors for x in self.inputs)
+            or not set(filter(tracked, self.inputs)).issubset(uses.tensors()[0])
             or not _agree(self.values, uses.values)
             or any(inplace.replaced(x)[0] > self.returned for x in self.constants)
         ):
