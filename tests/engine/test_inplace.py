@@ -1,6 +1,7 @@
 """A value that the backward pass needs and that was changed in place is found out: by every way of changing it."""
 
 import functools
+from collections import deque
 
 import numpy as np
 import pytest
@@ -353,10 +354,11 @@ def test_an_array_among_the_settings_may_change(f):
     assert np.array_equal(grad(y, x)[0].numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("kind", ["list", "dict", "axes"])
-def test_a_list_or_dict_among_the_settings_may_change(kind):
+@pytest.mark.parametrize("kind", ["list", "dict", "deque", "axes"])
+def test_a_collection_among_the_settings_may_change(kind):
     scaled = ta.op(lambda x, *, by: x * by[0]).vjp(lambda g, y, x, *, by: g * by[0])
-    x, setting = rand(2, 2, 2), {"list": [2.0], "dict": {0: 2.0}, "axes": [1, 2, 0]}[kind]
+    settings = {"list": [2.0], "dict": {0: 2.0}, "deque": deque([2.0]), "axes": [1, 2, 0]}
+    x, setting = rand(2, 2, 2), settings[kind]
     y = ta.ops.transpose(x, axes=setting) if kind == "axes" else scaled(x, by=setting)
     seed = np.arange(8.0).reshape(2, 2, 2)
     expected = seed.transpose(2, 0, 1) if kind == "axes" else 2 * seed

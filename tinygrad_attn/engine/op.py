@@ -283,12 +283,12 @@ def _kept(inputs, arrays):
 
 
 def constant(settings):
-    """Return settings that do not change: arrays, lists and dicts among them are copied."""
+    """Return settings that do not change: arrays and collections among them are copied."""
     for value in settings.values():
         if value.__class__ in CONSTANTS:
             continue
         for part in value if value.__class__ is tuple else (value,):
-            if part.__class__ not in CONSTANTS and isinstance(part, (tuple, list, dict, ndarray)):
+            if part.__class__ not in CONSTANTS:
                 copied = lambda x: np.array(x) if inplace.is_writeable(x) else x
                 return {name: tree_map(copied, value) for name, value in settings.items()}
     return settings
