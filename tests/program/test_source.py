@@ -777,6 +777,16 @@ def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_b
     assert asked > 600
 
 
+def test_constants_are_computed_unless_their_elements_are_equal():
+    """A constant in the place of a result would have to be passed with the file."""
+    places = lambda x: (x * np.cumsum(np.ones_like(x))).sum()
+    program = ta.source(places, SRC[0, 0])
+    assert not program.arrays() and "cumsum" in program.text
+    assert_right(program, places, [SRC[1, 0]])
+    halves = lambda x: (x * np.exp2(-np.ones_like(x))).sum()
+    assert "0.5 * x" in ta.source(halves, SRC[0, 0]).text
+
+
 def test_a_constant_that_updates_write_as_a_number_has_no_line():
     first, second = np.array([0, 1, 1]), np.array([2, 3, 3])
     f = lambda x: (x[first] * 0.3).sum() + (x[second] * 0.3).sum()
