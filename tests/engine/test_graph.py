@@ -181,6 +181,19 @@ def test_a_sum_that_no_one_else_sees_changes_in_place(use, arrays):
     assert np.shares_memory(x.grad.numpy(), totals[-1])
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_a_gradient_is_held_as_the_values_of_its_tensor_are(shape):
+    """A single number is a NumPy scalar, whether it came from a rule, a hook or a seed."""
+    ones = np.ones(shape)
+    same = ta.op(lambda x: x * 1.0, lambda g, y, x: np.array(g))
+    x, hooked = Tensor(ones, requires_grad=True), Tensor(ones, requires_grad=True)
+    hooked.register_hook(lambda g: np.array(ones))
+    for y, of in ((same(x), x), (x.clone(), x), (hooked * 1.0, hooked)):
+        y.retain_grad()
+        y.backward(ones)
+        assert type(y.grad._data) is type(of.grad._data) is type(x._data)
+
+
 class Sums(nn.Module):
     def forward(self, a, b):
         return a + b

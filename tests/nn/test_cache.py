@@ -112,6 +112,27 @@ def test_a_cache_counts_its_tokens_and_bytes_from_none_on():
     assert cache.length == copy.copy(cache).length == 4
 
 
+def test_gradients_flow_through_the_tokens_in_a_cache():
+    model, cache = encoder(), nn.KeyValueCache()
+    x = Tensor(ta_random.randn(2, 4, 8), requires_grad=True)
+    steps = [model(x[:, t : t + 1], is_causal=True, cache=cache) for t in range(4)]
+    inputs = [x, *model.parameters()]
+    found = ta.grad((np.concatenate(steps, axis=1) ** 3).sum(), inputs)
+    expected = ta.grad((model(x, is_causal=True) ** 3).sum(), inputs)
+    for ours, of_whole in zip(found, expected):
+        np.testing.assert_allclose(ours.numpy(), of_whole.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode, shares", [(no_grad, True), (ta.enable_grad, False)])
+def test_only_tokens_without_a_gradient_are_written_to_spare_memory(mode, shares):
+    layer, x, cache, arrays = attention(), ta_random.randn(2, 3, 8), nn.KeyValueCache(), []
+    with mode():
+        for t in range(3):
+            step(layer, x, t, cache)
+            arrays.append(cache._entries[layer].v._data)
+    assert np.shares_memory(arrays[1], arrays[2]) is shares
+
+
 def test_a_mask_that_an_encoder_refuses_leaves_no_token_behind():
     model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
     model(x[:, :3], is_causal=True, cache=cache)

@@ -103,6 +103,9 @@ def assert_tidy(text):
     for statement in function.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             assert statement.targets[0].id in read, f"nobody reads {ast.unparse(statement)}"
+    for statement in function.body[1:]:
+        for line in text.splitlines()[statement.lineno : statement.end_lineno]:
+            assert line.startswith(" " * 8) or line == "    )", f"continues a line: {line!r}"
     imports = [ast.unparse(n) for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     assert imports == ["import numpy as np"]
     assert [h.name for h in helpers] == (["erf"] if "erf(" in ast.unparse(function) else [])
@@ -424,6 +427,28 @@ def test_writes_in_place_follow_numpy():
 
     with pytest.raises(TypeError, match="or change an array through a view"):
         ta.source(through_a_view, array, backward=False)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        np.copy,
+        np.positive,
+        lambda a: a.copy(),
+        lambda a: a.flatten(),
+        lambda a: a.astype(a.dtype),
+        lambda a: a[np.arange(8)],
+    ],
+)
+def test_a_copy_is_written_into_alone(copy):
+    def f(x):
+        a = np.exp(x)
+        b = copy(a)
+        b += 1
+        return a * b
+
+    program = ta.source(lambda x: f(x.detach().numpy()), SRC[0, 0], backward=False)
+    assert_close(program(SRC[0, 0]), f(SRC[0, 0]))
 
 
 def test_constants_are_taken_as_they_are_when_they_are_used():
@@ -750,6 +775,16 @@ def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_b
             asked += 1
             break
     assert asked > 600
+
+
+def test_constants_are_computed_unless_their_elements_are_equal():
+    """A constant in the place of a result would have to be passed with the file."""
+    places = lambda x: (x * np.cumsum(np.ones_like(x))).sum()
+    program = ta.source(places, SRC[0, 0])
+    assert not program.arrays() and "cumsum" in program.text
+    assert_right(program, places, [SRC[1, 0]])
+    halves = lambda x: (x * np.exp2(-np.ones_like(x))).sum()
+    assert "0.5 * x" in ta.source(halves, SRC[0, 0]).text
 
 
 def test_a_constant_that_updates_write_as_a_number_has_no_line():

@@ -165,7 +165,7 @@ class Simplifier(Listing):
     def make(self, kind, name, value, /, *args, **settings):
         e = Expression(-1, kind, name, args, settings, value, self.backward)
         known = kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
-        if known and (e.ndim == 0 or repeats(value)):
+        if known and repeats(value):
             return self.operand(self.constant(value))
         method = getattr(self, f"{kind}_{name}", None)
         found = method and method(e)

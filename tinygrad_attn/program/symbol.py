@@ -268,6 +268,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def astype(self, dtype, *, casting="unsafe", copy=True):
         if np.dtype(dtype) == self.dtype:
-            return self
+            return self.as_it_is() if copy else self
         value = self.value.astype(dtype, casting=casting)
         return self._made("method", "astype", value, self, np.dtype(dtype))
