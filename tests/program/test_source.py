@@ -811,6 +811,16 @@ def test_rules_for_gradients_leave_the_forward_pass_as_it_is_written(text, f):
     assert_close(program(*args), f(*args))
 
 
+def test_constants_have_different_names_however_few_lines_there_are():
+    for f in (
+        lambda constant: constant * np.arange(8.0) + np.arange(2.0, 10.0),
+        lambda constant: (Tensor(np.arange(8.0)), Tensor(np.arange(2.0, 10.0)), constant),
+    ):
+        program = ta.source(f, SRC[0, 0], backward=False)
+        assert len(program.arrays()) == 2 and "constant" not in program.arrays()
+        assert_close(program(SRC[0, 0]), f(SRC[0, 0]))
+
+
 def test_constants_are_computed_unless_their_elements_are_equal():
     """A constant in the place of a result would have to be passed with the file."""
     places = lambda x: (x * np.cumsum(np.ones_like(x))).sum()
