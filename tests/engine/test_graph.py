@@ -328,6 +328,9 @@ def test_what_backward_refuses():
         ValueError, match=r"gradient has shape \(3,\) but the output has shape \(2, 3\)"
     ):
         (x * 2).backward(np.ones(3))
+    for outputs, weights in (([x.sum(), x.sum()], [1.0]), ([x.sum()], [1.0, 1.0])):
+        with pytest.raises(ValueError, match="argument 2 is"):  # one weight for each output
+            ta.grad(outputs, [x], weights)
     with pytest.raises(ValueError, match="requires_grad=True"):
         Tensor([1.0]).backward()
     with pytest.raises(TypeError, match="floating-point"):

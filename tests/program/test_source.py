@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import enum
+import inspect
 import subprocess
 import sys
 import warnings
@@ -775,6 +776,49 @@ def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_b
             asked += 1
             break
     assert asked > 600
+
+
+@pytest.mark.parametrize("dtype", OPERANDS)
+def test_operators_of_a_value_with_itself(dtype):
+    a = OPERANDS[dtype][0]
+    for sign, f in BINARY.items():
+        try:
+            expected = f(a, a)
+        except (TypeError, ValueError):
+            continue
+        program = ta.source(lambda a, f=f: f(a, a), a, backward=False)
+        value = program(a)
+        np.testing.assert_array_equal(value, expected, err_msg=sign)
+        assert value.dtype == expected.dtype, sign
+        doubled = "2 * a" in program.text.replace("2.0", "2")
+        assert doubled == (sign == "+" and dtype is not bool)
+
+
+@pytest.mark.parametrize(
+    "text, f",
+    [
+        ("x / r - y / r", lambda x, y, r: x / r - y / r),
+        ("x / r - y / r * z", lambda x, y, r, z: x / r - y / r * z),
+        ("x / r * y", lambda x, y, r: x / r * y),
+        ("(x / r * y).sum(-1)", lambda x, y, r: (x / r * y).sum(axis=-1)),
+    ],
+)
+def test_rules_for_gradients_leave_the_forward_pass_as_it_is_written(text, f):
+    named = {"x": SRC[0], "y": SRC[1], "z": SRC[2], "r": np.full((7, 1), 2.0)}
+    args = [named[name] for name in inspect.signature(f).parameters]
+    program = ta.source(f, *args, backward=False)
+    assert text in program.text
+    assert_close(program(*args), f(*args))
+
+
+def test_constants_have_different_names_however_few_lines_there_are():
+    for f in (
+        lambda constant: constant * np.arange(8.0) + np.arange(2.0, 10.0),
+        lambda constant: (Tensor(np.arange(8.0)), Tensor(np.arange(2.0, 10.0)), constant),
+    ):
+        program = ta.source(f, SRC[0, 0], backward=False)
+        assert len(program.arrays()) == 2 and "constant" not in program.arrays()
+        assert_close(program(SRC[0, 0]), f(SRC[0, 0]))
 
 
 def test_constants_are_computed_unless_their_elements_are_equal():
