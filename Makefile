@@ -24,7 +24,7 @@ demo: .venv/.stamp-examples,viz
 	$(py) -m tinygrad_attn demo $(ARGS)
 
 test: .venv/.stamp-test .venv/.stamp-sentences .venv/.stamp-language
-	$(py) -m pytest -n $(JOBS) $(ARGS)
+	$(py) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 mutants: .venv/.stamp-test
 	$(py) -m tests.mutants --jobs $(JOBS) $(ARGS)
