@@ -286,17 +286,18 @@ def _kept(inputs, arrays):
 
 def constant(settings):
     """Return settings that do not change: arrays, lists, sets and so on among them are copied."""
-    return tree_map(_copied, settings) if any(map(_changes, settings.values())) else settings
+    for value in settings.values():
+        if value.__class__ not in CONSTANTS and _changes(value):
+            return tree_map(_copied, settings)
+    return settings
 
 
 def _changes(setting):
     """Return whether a setting is, or contains, a value that can change and so has no hash."""
-    if setting.__class__ in CONSTANTS:
-        return False
     if setting.__class__ is slice:
         setting = setting.start, setting.stop, setting.step
     if isinstance(setting, tuple):
-        return any(map(_changes, setting))
+        return not CONSTANTS.issuperset(map(type, setting)) and any(map(_changes, setting))
     if isinstance(setting, ndarray):
         return inplace.is_writeable(setting)
     return setting.__hash__ is None or isinstance(setting, Variable)
