@@ -660,6 +660,32 @@ def test_no_grad_is_per_thread_nests_and_decorates():
     assert (x * 2).requires_grad
 
 
+MODES = ta.no_grad, ta.enable_grad, ta.plain
+
+
+@pytest.mark.parametrize("first", MODES)
+@pytest.mark.parametrize("second", MODES)
+def test_a_generators_block_may_end_before_a_block_that_began_inside_it(first, second):
+    def generator():
+        with first():
+            yield
+
+    state = lambda: (ta.engine.context.recording, ta.is_plain())
+    outside = state()
+    with second():
+        alone = state()
+    for end in (lambda steps: steps.close(), lambda steps: next(steps, None)):
+        steps = generator()
+        next(steps)
+        with second():
+            end(steps)
+            assert state() == alone
+            with ta.no_grad(), ta.enable_grad():
+                pass
+            assert state() == alone
+        assert state() == outside
+
+
 def test_several_threads_differentiate_at_once():
     x, results = leaf(50), {}
 

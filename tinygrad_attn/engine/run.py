@@ -33,7 +33,7 @@ class Context(threading.local):
         self.noted_draws = None  # the random numbers, in a checkpoint's two runs
         self.repeated = None  # in a checkpoint, the tensors that its first run has used
         self.backward_pass = None  # the Pass that is running
-        self.blocks = []  # what each no_grad() and similar has changed, and will restore
+        self.blocks = []  # each no_grad() and similar, and the value that it will restore
 
     def captured(self):
         """Return the settings of this run, for `entered`."""
@@ -129,11 +129,19 @@ class _Mode(ContextDecorator):
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
         here = context.__dict__
-        here["blocks"].append(here[self._setting])
+        here["blocks"].append((self, here[self._setting]))
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        setattr(context, self._setting, context.blocks.pop())
+        blocks = context.blocks
+        last = max(i for i, (block, _) in enumerate(blocks) if block is self)
+        _, before = blocks.pop(last)
+        for i, (block, _) in enumerate(blocks[last:], last):
+            if block._setting == self._setting:
+                # This block is a generator's, and ends before one that began inside it.
+                blocks[i] = block, before
+                return
+        setattr(context, self._setting, before)
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
