@@ -22,7 +22,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
@@ -31,6 +30,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .engine import context
+from .engine.run import new_lock
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
 
@@ -50,7 +50,7 @@ DEFAULT_SEED = 67280421310721  # PyTorch's default
 Shape = int | Sequence[int]
 Array = NDArray[Any]
 
-_one_at_a_time = threading.RLock()
+_one_at_a_time = new_lock()
 
 
 def _draws(method: Any) -> Any:

@@ -10,17 +10,19 @@ from typing import Any
 
 def tree_map(f, tree):
     """Return the same structure with f applied to each leaf."""
-    kind = type(tree)
-    if isinstance(tree, dict):
-        new = copy.copy(tree)  # which keeps the class and the order of the keys
-        new.update((key, tree_map(f, value)) for key, value in tree.items())
+    kind, is_dict = type(tree), isinstance(tree, dict)
+    if is_dict or kind in (list, deque):
+        new = copy.copy(tree)  # which keeps the class, its settings and the order of the keys
+        for key, value in tree.items() if is_dict else enumerate(tree):
+            new[key] = tree_map(f, value)
+        if getattr(tree, "__dict__", None) is tree:  # the idiom self.__dict__ = self
+            new.__dict__ = new
         return new
     if kind is slice:
         return slice(*tree_map(f, (tree.start, tree.stop, tree.step)))
     if hasattr(kind, "_make"):  # a named tuple
         return kind._make(tree_map(f, value) for value in tree)
-    nested = kind in (tuple, list, deque)
-    return kind(tree_map(f, value) for value in tree) if nested else f(tree)
+    return tuple(tree_map(f, value) for value in tree) if kind is tuple else f(tree)
 
 
 def tree_leaves(tree):

@@ -1,6 +1,7 @@
 """Work is shared out over threads; BLAS uses one meanwhile, and as many as before afterwards."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -89,6 +90,32 @@ def test_a_forked_child_has_a_pool_of_its_own():
         threads.split(lambda i, j: None, 4)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_no_lock_is_held_in_a_forked_child():
+    """Whichever thread held it: a child would wait for ever."""
+    end, x = threading.Event(), ta.Tensor([1.0], requires_grad=True)
+
+    def busy():
+        while not end.is_set():
+            ta.rand(2)
+            x.sum().backward()
+
+    other = threading.Thread(target=busy)
+    other.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)  # a child that waits dies of it
+                ta.rand(2)
+                x.sum().backward()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        end.set()
+        other.join()
 
 
 def test_reuse_memory_tells_whether_it_did():

@@ -127,6 +127,58 @@ def test_hooks_with_kwargs():
     assert calls == [{"scale": 2}]
 
 
+@pytest.mark.parametrize("result", [(1,), ((1,), {}, 2), {}, [(1,), {}]], ids=str)
+def test_a_pre_forward_hook_with_wrong_results_is_named(result):
+    def my_hook(module, args, kwargs):
+        return result
+
+    layer = nn.ReLU()
+    with (
+        layer.register_forward_pre_hook(my_hook, with_kwargs=True),
+        pytest.raises(ValueError, match="'my_hook' of ReLU"),
+    ):
+        layer(Tensor([4.0]))
+    assert layer(Tensor([4.0])).tolist() == [4.0]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_hook_s_gradients_for_two_places_of_one_tensor_add_up(first):
+    """As in PyTorch, where each place of an argument is a tensor of its own."""
+
+    class Product(nn.Module):
+        def forward(self, a, b):
+            return a * b
+
+    module, x = Product(), Tensor([2.0, 3.0], requires_grad=True)
+    ones = np.ones(2, np.float32)
+    result = (ones if first else None, 10 * ones)
+    with module.register_full_backward_hook(lambda m, gi, go: result):
+        module(x, x).sum().backward()
+    assert x.grad.tolist() == [10 + first] * 2
+
+
+def test_a_hook_may_stop_the_gradient_whoever_listens():
+    layer, x = nn.Linear(3, 2), Tensor(np.ones((1, 3)), requires_grad=True)
+    layer.astype(np.float64).register_full_backward_hook(lambda m, gi, go: (None,))
+    with ta.detect_anomaly():
+        layer(x * 1).sum().backward()
+    assert x.grad is None and layer.weight.grad.tolist() == [[1.0] * 3] * 2
+    program = ta.source(lambda x: layer(x * 1).sum(), x.numpy(), params=layer)
+    assert program(x.numpy())[1]["weight"].tolist() == [[1.0] * 3] * 2
+
+
+def test_a_patch_replaces_the_first_element_alone_and_names_come_before_patterns():
+    class Recurrent(nn.Module):
+        def forward(self, x):
+            return {"output": x, "state": [x]}
+
+    model = nn.ModuleDict({"[CLS]": Recurrent(), "C": Recurrent()})
+    with ta.patch(model, {"[CLS]": lambda y: y * 0}):
+        patched, other = (model[name](Tensor([1.0])) for name in ("[CLS]", "C"))
+    assert patched["output"].tolist() == [0.0] and patched["state"][0].tolist() == [1.0]
+    assert other["output"].tolist() == [1.0]
+
+
 def test_backward_hooks_without_input_gradient_and_for_second_order():
     module, seen = nn.Linear(2, 2).astype(np.float64), []
     module.register_full_backward_hook(lambda m, gi, go: seen.append((gi, go)))

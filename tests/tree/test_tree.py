@@ -1,6 +1,6 @@
 """Nested tuples, named tuples, lists, deques, dicts and slices keep their classes and order."""
 
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 
 import numpy as np
 
@@ -13,6 +13,21 @@ class Shape(tuple):
     """A subclass of tuple, such as torch.Size, which is a leaf."""
 
 
+class Attributes(dict):
+    """A dict whose elements are attributes, too, by the usual idiom."""
+
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
+        self.__dict__ = self
+
+
+class Output(OrderedDict):
+    """A dict that refuses some methods, as those of large libraries do."""
+
+    def update(self, *args, **named):
+        raise TypeError("no update")
+
+
 TREES = [
     1,
     None,
@@ -23,6 +38,10 @@ TREES = [
     OrderedDict(b=1, a=[2]),
     defaultdict(list, x=[1], y=(2, 3)),
     deque([1, (2,)]),
+    deque([1, 2], maxlen=2),
+    Counter(a=2, b=1),
+    Attributes(a=1, b=[2]),
+    Output(a=1),
     slice(1, 2, None),
     (slice(None, 1), ..., 3),
     Pair([1], {"x": Pair(2, 3)}),
@@ -51,6 +70,13 @@ def test_a_map_changes_the_leaves_and_not_the_original():
     assert tree == {"b": [1, (2,)], "a": Pair(3, slice(4, None))}
     assert list(tree_map(double, tree)) == ["b", "a"]
     assert tree_map(double, defaultdict(list, x=1)).default_factory is list
+
+
+def test_what_a_container_has_beside_its_elements_is_kept():
+    assert tree_map(lambda x: x, deque([1, 2], maxlen=2)).maxlen == 2
+    new = tree_map(lambda x: 2 * x, tree := Attributes(a=1, b=[2]))
+    assert (new.a, new.b, tree.a, tree.b) == (2, [4], 1, [2])
+    assert tree_map(lambda x: 2 * x, Counter(a=2)) == Counter(a=4)
 
 
 def test_leaves_come_in_order_and_subclasses_of_tuple_are_leaves():

@@ -8,7 +8,6 @@ when a tensor is taken from the queue, everything that used it has already contr
 Users call `backward` and `grad`.
 """
 
-import threading
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -22,7 +21,7 @@ from . import inplace
 from .graph import Parts, Symbolic, Variable, array_of, history, read_only, tensor_of, tracked
 from .kernels import reference
 from .op import KINDS, Gone, released
-from .run import context, heard
+from .run import context, heard, new_lock
 
 
 def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, inner=False):
@@ -158,7 +157,7 @@ def _for_a_hook(g):
 
 def _one_of(g):
     """Return the gradient of a tensor, or of one that a bundle stands for."""
-    return next(iter(g.values())) if isinstance(g, Parts) else g
+    return next(iter(g.values()), None) if isinstance(g, Parts) else g
 
 
 def _finished(gradients, own):
@@ -245,7 +244,7 @@ class Pass:
         here["recording"], here["backward_pass"] = self.before
 
 
-_accumulating = threading.Lock()
+_accumulating = new_lock()
 
 
 def accumulate(gradients):

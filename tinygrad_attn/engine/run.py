@@ -19,6 +19,15 @@ VALUES_ONLY = "values only"
 """The value of `recording` in the first run of a checkpoint: nodes keep no inputs."""
 
 
+def new_lock():
+    """Return a lock that nobody holds when the process forks, so that no child waits for it."""
+    lock = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        release = lock.release
+        os.register_at_fork(before=lock.acquire, after_in_parent=release, after_in_child=release)
+    return lock
+
+
 class Context(threading.local):
     """The run of the current thread."""
 

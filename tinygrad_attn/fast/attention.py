@@ -250,7 +250,7 @@ attention = Op(lambda *_inputs, call: call.result, reference=_equation)
 attention_and_weights = Bundling(lambda *_inputs, call: np.zeros(()), reference=_equation)
 
 
-def _attention_vjp(g, _y, *inputs, call, needs):
+def _attention_vjp(g, y, *inputs, call, needs):  # reads y, whose memory is that of call.output
     g, dweights = (g.get(0), g.get(1)) if isinstance(g, Parts) else (g, None)
     g = np.zeros_like(call.result) if g is None else g
     gradients = [_zeros_of(x) for x in inputs[:-1]]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..engine.run import new_lock
 from ..errors import describe, is_integer
 from . import tuning
 
@@ -69,7 +70,7 @@ class _OneBlasThread:
     """A context manager that limits BLAS to one thread, for any thread. It can be nested."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.before: list[int] = []  # the numbers of threads to restore; all but the first are 1
 
     def __enter__(self):

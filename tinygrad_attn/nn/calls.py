@@ -57,9 +57,13 @@ class Hook(AbstractContextManager["Hook"]):
     """Calls a function when a module runs, until `remove()` or the end of a `with` block."""
 
     def __init__(self, module, when, function, with_kwargs=False):
-        self.module, self.when = module, when  # "before", "after" or "backward"
+        self.module, self.when = module, when  # "pre-forward", "forward" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
         self._set_all(*module._hooks, self)
+
+    def __repr__(self):
+        name = getattr(self.function, "__name__", repr(self.function))
+        return f"the {self.when} hook {name!r} of {type(self.module).__name__}"
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
@@ -88,9 +92,14 @@ def observed_call(module, args, kwargs):
         listener.calling(module)
     hooks = lambda when: [hook for hook in module._hooks if hook.when == when]
     keywords = lambda hook: [kwargs] if hook.with_kwargs else []
-    for hook in hooks("before"):
+    for hook in hooks("pre-forward"):
         result = hook.function(module, args, *keywords(hook))
         if result is not None and hook.with_kwargs:
+            if not isinstance(result, tuple) or list(map(type, result)) != [tuple, dict]:
+                raise ValueError(
+                    f"{hook} returned {describe(result)}. With with_kwargs=True, return None, or "
+                    "(args, kwargs): a tuple and a dict."
+                )
             args, kwargs = result
         elif result is not None:
             args = result if isinstance(result, tuple) else (result,)
@@ -98,7 +107,7 @@ def observed_call(module, args, kwargs):
     if backward:
         args, keep_gradients = _hooked(module, backward, args)
     output = module.forward(*args, **kwargs)
-    for hook in hooks("after"):
+    for hook in hooks("forward"):
         result = hook.function(module, args, *keywords(hook), output)
         output = output if result is None else result
     if backward:
@@ -132,6 +141,7 @@ def _bundled(values, hook):
     """
     # The first place of each tensor: one that is passed twice stays one.
     places = {x: place for place, x in reversed([*enumerate(values)]) if tracked(x)}
+    numbers = {x: i for i, x in enumerate(places)}
 
     def on_the_way_back(parts):
         gradients = [None] * len(values)
@@ -140,8 +150,8 @@ def _bundled(values, hook):
         new = hook(tuple(gradients))
         if new is None:
             return None
-        chosen = enumerate(new[place] for place in places.values())
-        return Parts({i: g for i, g in chosen if g is not None})
+        pairs = [(x, g) for x, g in zip(values, new) if tracked(x) and g is not None]
+        return sum((Parts({numbers[x]: g}) for x, g in pairs), Parts())
 
     new = dict(zip(places, bundled([*places], on_the_way_back))) if places else {}
     return tuple(new[x] if tracked(x) else x for x in values)
@@ -181,10 +191,8 @@ def _checked(hook, result, args):
     pairs = zip(new, shapes, expected)
     alike = (g is None or shape == there is not None for g, shape, there in pairs)
     if len(new) != len(args) or not all(alike):
-        name = getattr(hook.function, "__name__", repr(hook.function))
         raise ValueError(
-            f"the backward hook {name!r} of {type(hook.module).__name__} returned gradients of "
-            f"shapes {shapes} for inputs of shapes {expected}. Return None, or a tuple with one "
-            "gradient for each input."
+            f"{hook} returned gradients of shapes {shapes} for inputs of shapes {expected}. Return "
+            "None, or a tuple with one gradient for each input."
         )
     return new

@@ -95,7 +95,7 @@ def _selected(model, patterns):
     """Return {dotted name: module} for the names that match any of the patterns."""
     modules, found = dict(model.named_modules(remove_duplicate=False)), dict[str, Module]()
     for pattern in patterns:
-        names = matching(modules, pattern)
+        names = [pattern] if pattern in modules else matching(modules, pattern)
         if not names:
             hint = nearest(pattern, modules)
             raise ValueError(f"no module of {type(model).__name__} matches {pattern!r}.{hint}")
@@ -189,7 +189,8 @@ def _replaced(pattern, new, output):
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
         raise ValueError(f"{pattern!r} gave shape {old.shape}, but the new value has {y.shape}.")
-    return tree_map(lambda leaf: y if leaf is old else leaf, output)
+    left = [y]  # the first element may come again, as the state of a recurrent cell
+    return tree_map(lambda leaf: left.pop() if leaf is old and left else leaf, output)
 
 
 # ---- parameters

@@ -130,14 +130,14 @@ class Module:
 
         With `with_kwargs`, call hook(module, args, kwargs), which returns None or (args, kwargs).
         """
-        return Hook(self, "before", hook, with_kwargs)
+        return Hook(self, "pre-forward", hook, with_kwargs)
 
     def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> Hook:
         """Call hook(module, args, output) after `forward`. A result other than None replaces it.
 
         With `with_kwargs`, call hook(module, args, kwargs, output).
         """
-        return Hook(self, "after", hook, with_kwargs)
+        return Hook(self, "forward", hook, with_kwargs)
 
     def register_full_backward_hook(self, hook: Callable[..., Any]) -> Hook:
         """Call hook(module, grad_input, grad_output) in the backward pass.

@@ -5,13 +5,13 @@ shortens the listing, and `layout`, `text` and `file` write it as Python.
 """
 
 import pickle
-import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat
 
 import numpy as np
 
 from ..engine import Variable, array_of, context
+from ..engine.run import new_lock
 from ..nn.module import Module, Parameter
 from ..tensor import Tensor
 from ..tree import tree_leaves
@@ -21,7 +21,7 @@ from .program import Program
 from .restore import restored
 from .trace import gradients_of, is_array, stand_in, standing_in, trace
 
-ONE_AT_A_TIME = threading.RLock()
+ONE_AT_A_TIME = new_lock()
 """A lock that is held while a function is traced."""
 
 
