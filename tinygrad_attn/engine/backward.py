@@ -10,7 +10,7 @@ Users call `backward` and `grad`.
 
 import threading
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
     `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `inner`, the
     pass ends at the wanted tensors, and leaves their hooks to the pass that it is a part of.
     """
-    goal, ends, needed = _paths(roots, wanted, inner)
+    goal = frozenset(wanted or ())
+    ends = goal if inner else ()
+    needed = None if wanted is None else _needed(roots, goal, ends)  # None: all
     gradients, queue = _seeded(roots, seeds, needed, ends)  # sums of the contributions so far
     complete = {}  # of wanted tensors that are not leaves
     own = set()  # tensors whose sums no one else can see, so they change in place
@@ -83,37 +85,31 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), released.defaults, None
-    return gradients if inner else complete | _finished(gradients, own)
+    return gradients if inner else _finished(gradients, own, complete)
 
 
-def _paths(roots, wanted, inner):
-    """Return the wanted tensors, those that end the pass, and those between wanted and roots.
-
-    The last are None if all tensors need a gradient.
-    """
-    goal = frozenset(wanted or ())
-    ends = goal if inner else frozenset()
-    if wanted is None:
-        return goal, ends, None
+def _needed(roots, goal, ends):
+    """Return the tensors in `goal`, and those between them and the roots."""
     needed = set(goal)
     oldest = min((x._node.number if x._node else 0 for x in goal), default=0)
     for y in history(roots, ends):
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
             y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
-        for x in y._node.inputs:
-            if isinstance(x, Variable) and x in needed:
-                needed.add(y)
-    return goal, ends, needed
+        if _uses_any(y._node, needed):
+            needed.add(y)
+    return needed
 
 
 def _seeded(roots, seeds, needed, ends):
     """Return the gradients of the roots, one of which may be given twice, and the queue."""
-    gradients = {}
+    gradients, queue = {}, []
     for root, seed in zip(roots, seeds, strict=True):
-        if needed is None or root in needed:
-            gradients[root] = gradients[root] + seed if root in gradients else seed
-    queue = [(-x._node.number, x) for x in gradients if x._node and x not in ends]
-    heapify(queue)
+        if root in gradients:
+            gradients[root] = gradients[root] + seed
+        elif needed is None or root in needed:
+            gradients[root] = seed
+            if root._node and root not in ends:
+                heappush(queue, (-root._node.number, root))
     return gradients, queue
 
 
@@ -161,13 +157,15 @@ def _one_of(g):
     return next(iter(g.values())) if isinstance(g, Parts) else g
 
 
-def _finished(gradients, own):
-    """Return the gradients of leaves in memory of their own, after the hooks on the leaves."""
-    finished = {}
+def _finished(gradients, own, finished):
+    """Add the gradients of leaves, in memory of their own and after the hooks on the leaves."""
     while gradients:
         x, g = gradients.popitem()
-        is_own = x in own and x._tracked is True and g.flags.c_contiguous
-        finished[x] = g if is_own else _copied(_hooked(x, g))
+        if x._tracked is not True:
+            g = _copied(_hooked(x, g))
+        elif x not in own or not g.flags.c_contiguous:
+            g = _copied(g)
+        finished[x] = g
     return finished
 
 
@@ -261,7 +259,8 @@ def accumulate(gradients):
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
                         f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                g = held + g
+                recorded = held._tracked or g._tracked  # by create_graph
+                g = held + g if recorded else tensor_of(held._data + g._data)
             t._grad = g
 
 
@@ -352,7 +351,8 @@ def _seed(output, gradient, create_graph, keyword):
                 f"{describe(output)}. Reduce the output first, for example with .sum() or .mean(), "
                 f"or pass {keyword}= with shape {shape}."
             )
-        gradient = np.ones(shape, output._data.dtype)
+        one = output._data.dtype.type(1)
+        gradient = np.full(shape, one) if shape else one
     elif not isinstance(gradient, Variable):
         gradient = np.array(gradient, copy=True if create_graph else None)
         if gradient.dtype.kind not in KINDS:

@@ -101,8 +101,8 @@ class Listener:
 
 def heard(event):
     """Return the methods of this thread's listeners that hear of an event."""
-    ignored = getattr(Listener, event)
-    return [getattr(x, event) for x in context.listeners if getattr(type(x), event) is not ignored]
+    hears = lambda x: getattr(type(x), event) is not getattr(Listener, event)
+    return context.listeners and [getattr(x, event) for x in context.listeners if hears(x)]
 
 
 @contextmanager
