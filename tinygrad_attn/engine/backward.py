@@ -31,9 +31,7 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
     `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `inner`, the
     pass ends at the wanted tensors, and leaves their hooks to the pass that it is a part of.
     """
-    goal = frozenset(wanted or ())
-    ends = goal if inner else ()
-    needed = None if wanted is None else _needed(roots, goal, ends)  # None: all
+    goal, ends, needed = _paths(roots, wanted, inner)
     gradients, queue = _seeded(roots, seeds, needed, ends)  # sums of the contributions so far
     complete = {}  # of wanted tensors that are not leaves
     own = set()  # tensors whose sums no one else can see, so they change in place
@@ -88,16 +86,22 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
     return gradients if inner else _finished(gradients, own, complete)
 
 
-def _needed(roots, goal, ends):
-    """Return the tensors in `goal`, and those between them and the roots."""
-    needed = set(goal)
+def _paths(roots, wanted, inner):
+    """Return the wanted tensors, those that end the pass, and those between wanted and roots.
+
+    The last are None if all tensors need a gradient.
+    """
+    if wanted is None:
+        return (), (), None
+    goal = frozenset(wanted)
+    ends, needed = goal if inner else (), set(goal)
     oldest = min((x._node.number if x._node else 0 for x in goal), default=0)
     for y in history(roots, ends):
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
             y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
         if _uses_any(y._node, needed):
             needed.add(y)
-    return needed
+    return goal, ends, needed
 
 
 def _seeded(roots, seeds, needed, ends):
