@@ -229,17 +229,16 @@ def sum_to(g, shape):
 
 
 class Pass:
-    """A backward pass that is running in this thread, inside a `with` block."""
+    """A backward pass that is running in this thread, until the end of a `with` block."""
 
-    def __init__(self, create_graph, wanted=None):
-        self.create_graph = bool(create_graph)  # whether it is recorded
+    def __init__(self, recorded, wanted=None):
         self.wanted = wanted  # the inputs of grad(), or None in backward(), which fills .grad
         self.at_end = {}  # functions, called once, after .grad is filled
-
-    def __enter__(self):
         here = context.__dict__
         self.before = here["recording"], here["backward_pass"]
-        here["recording"], here["backward_pass"] = self.create_graph, self
+        here["recording"], here["backward_pass"] = bool(recorded), self
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *_):
