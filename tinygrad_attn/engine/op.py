@@ -244,7 +244,7 @@ class Op:
             )
         extra = {}
         if self.asks_needs:
-            extra["needs"] = tuple(map(wanted.__contains__, range(count)))
+            extra["needs"] = tuple([i in wanted for i in range(count)])
         if self.saves:
             extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
             if isinstance(arguments[0], Variable):
