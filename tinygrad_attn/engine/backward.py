@@ -207,8 +207,7 @@ def _converted(gradient, x, create_graph):
     if create_graph:
         return gradient if isinstance(gradient, Variable) else tensor_of(gradient)
     array = array_of(gradient)
-    is_number = isinstance(x._data, np.generic) and isinstance(array, ndarray)
-    return array[()] if is_number else array
+    return array[()] if isinstance(x._data, np.generic) else array
 
 
 @reference
@@ -354,8 +353,7 @@ def _seed(output, gradient, create_graph, keyword):
                 f"{describe(output)}. Reduce the output first, for example with .sum() or .mean(), "
                 f"or pass {keyword}= with shape {shape}."
             )
-        one = output._data.dtype.type(1)
-        gradient = np.full(shape, one) if shape else one
+        gradient = np.array(1, output._data.dtype, ndmin=len(shape))  # np.ones is slow
     elif not isinstance(gradient, Variable):
         gradient = np.array(gradient, copy=True if create_graph else None)
         if gradient.dtype.kind not in KINDS:

@@ -40,8 +40,8 @@ lent: dict[int, Loan] = {}
 written: dict[int, int] = {}
 """The number of the last write to memory, by the id of the array that owns it."""
 
-latest = 0
-"""The number of the last event. Newer nodes need no comparison."""
+latest = latest_replacement = 0
+"""The numbers of the last event, and of the last `replace`. Newer nodes need no comparison."""
 
 
 def has_memory(array):
@@ -81,8 +81,8 @@ def changed(*arrays):
 
 def replace(tensor, array):
     """Give the tensor another array. Tensors that share the memory of either array keep theirs."""
-    global latest
-    latest = next_number()
+    global latest, latest_replacement
+    latest = latest_replacement = next_number()
     old = tensor._data
     same_type = array.shape == old.shape and array.dtype == old.dtype
     tensor._replaced = latest, replaced(tensor)[1] if same_type else latest
@@ -165,16 +165,17 @@ def check(y, create_graph):
 
     VJPs also use the shapes and dtypes of other values.
     """
-    node = y._node
+    node, number, checksums = y._node, y._node.number, y._node.checksums or {}
     for place, value in enumerate((y, *node.inputs)):
-        array, number = array_of(value), node.number
-        if node.checksums and place in node.checksums:
-            different = checksum_of(array) != node.checksums[place]
-        else:
-            different = latest > number and (
-                replaced(value)[0] > number or was_changed(array, number)
-            )
-        if different and (replaced(value)[1] > number or _reads(node, place, create_graph)):
+        replacement, other_type = replaced(value) if latest_replacement > number else (0, 0)
+        different = other_type > number
+        if not different and _reads(node, place, create_graph):
+            array = array_of(value)
+            if place in checksums:
+                different = checksum_of(array) != checksums[place]
+            else:
+                different = replacement > number or was_changed(array, number)
+        if different:
             role = f"its input {place - 1}" if place else "its own output"
             raise ValueError(
                 f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but "

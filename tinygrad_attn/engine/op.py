@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable
 from copy import copy
 from typing import Any, TypeVar, overload
 
@@ -27,7 +27,6 @@ Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
-CONTAINERS = MutableMapping, MutableSequence, MutableSet
 CONSTANTS = NUMBERS | {str, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
@@ -50,8 +49,8 @@ class Op:
         self.input_names = tuple(p.name for p in parameters if p.kind < p.VAR_POSITIONAL)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.count = forward.nin if is_ufunc else len(self.input_names)
-        optional = [p for p in parameters if p.default is not p.empty]
-        self.defaults = {p.name: p.default for p in optional if p.kind is p.KEYWORD_ONLY}
+        settings = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.defaults = {p.name: p.default for p in settings if p.default is not p.empty}
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives
@@ -61,7 +60,7 @@ class Op:
         self.vjps = ()  # one for each input,
         self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
-        self.read = []  # whether the VJPs read y, each input, and what follows the last of these
+        self.read = [False]  # whether VJPs read y, each input, and what follows the last of these
         self.__name__ = type(forward).__name__  # unless it has a name
         functools.update_wrapper(self, forward, updated=())
         if vjps:
@@ -114,14 +113,14 @@ class Op:
         parameters = [[*inspect.signature(vjp).parameters.values()][1:] for vjp in vjps]
         names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY] for each in parameters]
         self.read = []
-        for place in range(max(map(len, names), default=0)):
+        for place in range(max(map(len, names), default=1)):
             at_place = [each[min(place, len(each) - 1)] for each in names]
             self.read.append(any(name[0] != "_" for name in at_place))
         return names
 
     def reads(self, place):
         """Return whether the VJPs read a value: y (place 0), or an input (from 1)."""
-        return not self.trusted or any(self.read[place : place + 1] or self.read[-1:])
+        return not self.trusted or self.read[min(place, len(self.read) - 1)]
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -307,12 +306,12 @@ def _changes(setting):
 
 
 def _copied(value):
-    """Return a copy of an array, Tensor or container, and any other value as it is."""
+    """Return a copy of an array, Tensor or value without a hash, and any other value as it is."""
     if isinstance(value, Variable):
         return tensor_of(_copied(value._data))
     if isinstance(value, ndarray):
         return np.array(value) if inplace.is_writeable(value) else value
-    return copy(value) if isinstance(value, CONTAINERS) else value
+    return copy(value) if value.__hash__ is None else value
 
 
 class Gone(Op):
@@ -356,8 +355,9 @@ def as_operand(op, x, inputs):
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, (list, tuple)):
         x = np.asarray(x)
-        floats = like is not None and like.kind == "f" and x.dtype.kind in "iuf"
-        return x.astype(like) if floats else as_operand(op, x, inputs)
+        if like is not None and like.kind == "f" and x.dtype.kind in "iuf":
+            return x.astype(like)
+        return as_operand(op, x, inputs)
     if is_real and isinstance(x, generic) and like is not None:
         return x.item()
     if like is None or isinstance(x, (int, float, str)):

@@ -101,8 +101,11 @@ class Listener:
 
 def heard(event):
     """Return the methods of this thread's listeners that hear of an event."""
-    hears = lambda x: getattr(type(x), event) is not getattr(Listener, event)
-    return context.listeners and [getattr(x, event) for x in context.listeners if hears(x)]
+    return context.listeners and [
+        getattr(x, event)
+        for x in context.listeners
+        if getattr(type(x), event) is not getattr(Listener, event)
+    ]
 
 
 @contextmanager
