@@ -131,7 +131,7 @@ def _is_new(contribution, g):
 def _hooked(x, g):
     """Return x's complete gradient after the hooks on it, and add it to .grad if x retains it."""
     hooks = x._tracked
-    if hooks is True or not hooks:  # False if it was frozen after the forward pass
+    if not hooks:  # False if it was frozen after the forward pass
         return g
     for function in tuple(hooks.functions):
         new = function(tree_map(_for_a_hook, g))
@@ -190,12 +190,16 @@ def _fit(gradient, x, source, create_graph, i=None):
         fitting = np.asarray(fitting)
     if fitting.shape != x._data.shape and i is not None and source.broadcasts:
         fitting = sum_to(fitting, x._data.shape)
-    if fitting.shape != x._data.shape or fitting.dtype.kind not in KINDS:
+    if (
+        fitting.shape != x._data.shape
+        or fitting.dtype.kind not in KINDS
+        or hasattr(gradient, "mask")
+    ):
         place = f"hook {source!r}" if i is None else f"VJP of op {source.__name__!r} for input {i}"
         hint = "" if i is None else ". If the op broadcasts, write @op(broadcasts=True)"
         raise ValueError(
             f"the {place} returned {describe(gradient)}, but a gradient of {describe(x)} must have "
-            f"the same shape, and real numbers{hint}."
+            f"the same shape, and real numbers without a mask{hint}."
         )
     return _converted(fitting, x, create_graph)
 
@@ -261,8 +265,8 @@ def accumulate(gradients):
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
                         f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                recorded = held._tracked or g._tracked  # by create_graph
-                g = held + g if recorded else tensor_of(held._data + g._data)
+                # An op is needed only for gradients that create_graph has recorded.
+                g = held + g if held._tracked or g._tracked else tensor_of(held._data + g._data)
             t._grad = g
 
 
@@ -355,9 +359,9 @@ def _seed(output, gradient, create_graph, keyword):
             )
         gradient = np.array(1, output._data.dtype, ndmin=len(shape))  # np.ones is slow
     elif not isinstance(gradient, Variable):
-        gradient = np.array(gradient, copy=True if create_graph else None)
-        if gradient.dtype.kind not in KINDS:
-            raise TypeError(f"a gradient must have real numbers, got {describe(gradient)}.")
+        given, gradient = gradient, np.array(gradient, copy=create_graph or None)
+        if gradient.dtype.kind not in KINDS or hasattr(given, "mask"):
+            raise TypeError(f"a gradient must have real numbers, got {describe(given)}.")
     if gradient.shape != shape:
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; the two "

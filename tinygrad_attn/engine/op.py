@@ -110,17 +110,19 @@ class Op:
 
     def _note_values_read(self, *vjps):
         """Note which values the VJPs read. Return their parameters' names for y and the inputs."""
-        parameters = [[*inspect.signature(vjp).parameters.values()][1:] for vjp in vjps]
-        names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY] for each in parameters]
+        signatures = [inspect.signature(vjp).parameters.values() for vjp in vjps]
+        names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY][1:] for each in signatures]
         self.read = []
         for place in range(max(map(len, names), default=1)):
             at_place = [each[min(place, len(each) - 1)] for each in names]
             self.read.append(any(name[0] != "_" for name in at_place))
         return names
 
-    def reads(self, place):
-        """Return whether the VJPs read a value: y (place 0), or an input (from 1)."""
-        return not self.trusted or self.read[min(place, len(self.read) - 1)]
+    def reads(self, place, create_graph=False):
+        """Return whether a pass reads y (place 0) or an input (from 1). References read all."""
+        op, read = self.stands_for, self.stands_for.read
+        all_read = create_graph and self.reference or not op.trusted
+        return all_read or read[min(place, len(read) - 1)]
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -246,8 +248,14 @@ class Op:
             extra["needs"] = tuple([i in wanted for i in range(count)])
         if self.saves:
             extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
-            if isinstance(arguments[0], Variable):
-                self._check_saved(node.saved)
+            for value in tree_leaves(node.saved) if isinstance(arguments[0], Variable) else ():
+                if np.asarray(value).dtype.kind == "f":
+                    raise TypeError(
+                        f"op {self.__name__!r} saves {describe(value)}, which its VJP treats as a "
+                        "constant, so a second derivative would be wrong. Write @op(saves=True, "
+                        "reference=f), where f computes the same output from ops, or recompute "
+                        "the value in the VJP."
+                    )
         contributions = self.joint_vjp(*arguments, **node.settings, **extra)
         if not isinstance(contributions, (tuple, list)) or len(contributions) != count:
             raise TypeError(
@@ -263,19 +271,8 @@ class Op:
         first = {node.inputs[i]: i for i in reversed(wanted)}
         function = getattr(self.reference, "function", self.reference)
         output = function(*node.inputs, **node.settings)
-        gradients = sweep([output], [g], wanted=[*first], create_graph=True, inner=True)
+        gradients = sweep([output], [g], wanted=first, create_graph=True, inner=True)
         return [(first[x], gradient) for x, gradient in gradients.items()]
-
-    def _check_saved(self, saved):
-        """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
-        for value in tree_leaves(saved):
-            if np.asarray(value).dtype.kind == "f":
-                raise TypeError(
-                    f"op {self.__name__!r} saves {describe(value)}, which its VJP treats as a "
-                    "constant, so a second derivative would be wrong. Write @op(saves=True, "
-                    "reference=f), where f computes the same output from ops, or recompute the "
-                    "value in the VJP."
-                )
 
 
 def _kept(inputs, arrays):
@@ -372,7 +369,7 @@ def as_operand(op, x, inputs):
 def as_output(op, y):
     """Return an op's output as an array of real numbers or booleans, or raise TypeError."""
     array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
-    if array is None or array.dtype.kind not in KINDS:
+    if array is None or array.dtype.kind not in KINDS or hasattr(y, "mask"):
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op must return one array of real "
             "numbers or booleans. To save other values for the VJP, write @op(saves=True) and "

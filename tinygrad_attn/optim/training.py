@@ -45,7 +45,7 @@ def clip(gradients, norm, max_norm, error_if_nonfinite):
         raise ValueError(f"the norm of the gradients is {norm}; ta.detect_anomaly() finds the op.")
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1:  # NaN makes all gradients NaN, as in PyTorch
-        for g in gradients:
+        for g in {id(g): g for g in gradients}.values():  # parameters may share a .grad
             g *= g.dtype.type(factor)
             inplace.changed(g)
     return norm

@@ -311,6 +311,7 @@ def cross(a, b, axis=-1):
 
 def norm(x, ord=None, axis=None, keepdims=False):
     """The norm of a vector or matrix, by `ord`."""
+    np.linalg.norm(np.ones((1,) * x.ndim), ord, axis)  # raises NumPy's errors
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     if ord is None:
         return ops.l2_norm(x, axis=axes, keepdims=keepdims)
@@ -322,8 +323,9 @@ def norm(x, ord=None, axis=None, keepdims=False):
 
 def vector_norm(x, axis=None, keepdims=False, ord=2):
     """(sum |x|^ord)^(1 / ord) along the axes."""
+    np.linalg.vector_norm(np.ones((1,) * x.ndim), ord=ord, axis=axis)  # raises NumPy's errors
     settings, size = {"axis": axis, "keepdims": keepdims}, ops.absolute(x)
-    if ord == 2:
+    if ord in (None, 2):
         return ops.l2_norm(x, **settings)
     if abs(ord) == math.inf:
         return (ops.max if ord > 0 else ops.min)(size, **settings)
@@ -339,7 +341,7 @@ def _power(x, p):
 
 
 def _matrix_norm(x, ord):
-    if ord == "fro":
+    if ord in ("fro", "f"):
         return ops.l2_norm(x, axis=(-2, -1))
     if ord == "nuc":
         return ops.sum(ops.singular_values(x), axis=-1)
