@@ -3,6 +3,7 @@
 import array
 import functools
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -399,6 +400,16 @@ class Rows(list):
     """A subclass of list."""
 
 
+@dataclass
+class Chosen:
+    """An object whose attributes change. As it is compared by them, it has no hash."""
+
+    rows: list
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
 ROWS = {  # containers of the rows 0 and 1, and a change of them
     "list": (list, lambda s: s.append(3)),
     "a subclass of list": (Rows, lambda s: s.append(3)),
@@ -409,6 +420,7 @@ ROWS = {  # containers of the rows 0 and 1, and a change of them
     "array.array": (lambda rows: array.array("i", rows), lambda s: s.append(3)),
     "slice": (lambda rows: slice(np.array(0), np.array(2)), lambda s: s.stop.fill(3)),
     "tuple": (lambda rows: ([*rows],), lambda s: s[0].append(3)),
+    "dataclass": (Chosen, lambda s: setattr(s, "rows", [3])),
     "a Tensor in a tuple": (lambda rows: (Tensor(rows, dtype=int),), lambda s: s[0].data.fill(3)),
 }
 

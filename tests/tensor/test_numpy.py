@@ -296,8 +296,9 @@ def test_a_norm_of_any_order_is_numpys_or_raises_the_same(shape, axis):
             try:
                 expected = function(x, ord=order, axis=axis)
             except (ValueError, TypeError) as error:
-                with pytest.raises(type(error)):
-                    function(Tensor(x, requires_grad=True), ord=order, axis=axis)
+                if function is np.linalg.norm:
+                    with pytest.raises(type(error)):
+                        function(Tensor(x, requires_grad=True), ord=order, axis=axis)
             else:
                 y = function(Tensor(x, requires_grad=True), ord=order, axis=axis)
                 np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12)

@@ -26,7 +26,7 @@ def gradients_and_norm(parameters, norm_type) -> tuple[list, float]:
     """Return the gradients of the distinct parameters, and the norm of all of them together."""
     norm_type = float(norm_type)  # PyTorch accepts "inf"
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
-    distinct = {id(p): p for p in parameters}.values()
+    distinct = dict.fromkeys(parameters)
     gradients = [p.grad._array() for p in distinct if p.grad is not None]
     if not gradients and (distinct or not isinstance(parameters, list | tuple)):
         warn(

@@ -311,11 +311,9 @@ def cross(a, b, axis=-1):
 
 def norm(x, ord=None, axis=None, keepdims=False):
     """The norm of a vector or matrix, by `ord`."""
-    np.linalg.norm(np.ones((1,) * x.ndim), ord, axis)  # raises NumPy's errors
+    np.linalg.norm(np.ones([1] * x.ndim), ord, axis)  # raises NumPy's errors
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
-    if ord is None:
-        return ops.l2_norm(x, axis=axes, keepdims=keepdims)
-    if len(axes) == 1:
+    if ord is None or len(axes) == 1:
         return vector_norm(x, axes, keepdims, ord)
     y = _matrix_norm(np.moveaxis(x, axes, (-2, -1)), ord)
     return np.expand_dims(y, axes) if keepdims else y
@@ -323,7 +321,6 @@ def norm(x, ord=None, axis=None, keepdims=False):
 
 def vector_norm(x, axis=None, keepdims=False, ord=2):
     """(sum |x|^ord)^(1 / ord) along the axes."""
-    np.linalg.vector_norm(np.ones((1,) * x.ndim), ord=ord, axis=axis)  # raises NumPy's errors
     settings, size = {"axis": axis, "keepdims": keepdims}, ops.absolute(x)
     if ord in (None, 2):
         return ops.l2_norm(x, **settings)
@@ -348,7 +345,7 @@ def _matrix_norm(x, ord):
     if abs(ord) == 2:
         sizes = ops.singular_values(x)
     else:
-        sizes = ops.sum(ops.absolute(x), axis={1: -2, math.inf: -1}[abs(ord)])
+        sizes = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
     return (ops.max if ord > 0 else ops.min)(sizes, axis=-1)
 
 
