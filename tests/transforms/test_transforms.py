@@ -754,6 +754,19 @@ def new_leaf(n):
     return Tensor(np.ones(n), requires_grad=True)
 
 
+@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize("mode", [nullcontext, ta.plain])
+def test_an_operand_may_be_frozen_or_no_longer_between_the_two_runs(mode, freeze):
+    """What is computed from it alone, such as weight.mT in plain mode, is then another constant."""
+    layer, x = nn.Linear(3, 3), Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    layer.requires_grad_(freeze)
+    with mode():
+        y = checkpoint(layer, x).sum()
+        layer.requires_grad_(not freeze)
+        y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), [layer.weight.numpy().sum(0)] * 2, rtol=1e-6)
+
+
 def test_a_layer_may_be_frozen_between_the_two_runs():
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     x = Tensor(np.ones((2, 3), np.float32), requires_grad=True)

@@ -265,8 +265,9 @@ def accumulate(gradients):
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
                         f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                # An op is needed only for gradients that create_graph has recorded.
-                g = held + g if held._tracked or g._tracked else tensor_of(held._data + g._data)
+                # An op is needed if create_graph has recorded a gradient, or for detect_anomaly.
+                as_op = held._tracked or g._tracked or context.listeners
+                g = held + g if as_op else tensor_of(held._data + g._data)
             t._grad = g
 
 

@@ -171,7 +171,11 @@ class Op:
                 node = Node(next_number(), in_checkpoint, (), {}, None, here["scope"])
             else:
                 settings = constant(settings) if settings else settings
-                kept = inputs if all_wanted else _kept(inputs, arrays)
+                kept = (  # tensors only where a gradient is wanted
+                    inputs
+                    if all_wanted
+                    else tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+                )
                 node = Node(next_number(), self, kept, settings, saved, here["scope"])
                 if any_array or inplace.lent:
                     inplace.protect(node, y)
@@ -273,11 +277,6 @@ class Op:
         output = function(*node.inputs, **node.settings)
         gradients = sweep([output], [g], wanted=first, create_graph=True, inner=True)
         return [(first[x], gradient) for x, gradient in gradients.items()]
-
-
-def _kept(inputs, arrays):
-    """Return the inputs of a node, which keeps tensors only where a gradient is wanted."""
-    return tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
 
 
 def constant(settings):
