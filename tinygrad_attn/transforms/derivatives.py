@@ -99,8 +99,7 @@ def _returned(result, create_graph, *arguments):
         return result
     if any(isinstance(x, Variable) for x in arguments):
         return Tensor._of(result._data)
-    array = result.numpy()
-    return array if array.ndim else array[()]
+    return result.numpy()[()]
 
 
 def vjp(
