@@ -151,7 +151,7 @@ def _hooked(x, g):
 
 def _for_a_hook(g):
     """Return a gradient as a Tensor that cannot be written to: another one may share its memory."""
-    g = g.clone() if isinstance(g, Variable) else tensor_of(g)
+    g = _copied(g) if isinstance(g, Variable) else tensor_of(g)
     g._data = read_only(g._data)
     return g
 
@@ -222,7 +222,7 @@ def sum_to(g, shape):
     if lead < 0 or not axes:
         return g
     if isinstance(g, Variable):
-        total = g.sum(axis=axes, keepdims=True)
+        total = g.sum(axis=axes, keepdims=True)  # type: ignore[attr-defined]
     else:  # in float64: float32 loses digits when many rows are added one by one
         total = np.sum(g, axis=axes, keepdims=True, dtype=np.float64).astype(g.dtype)
     return total.reshape(total.shape[lead:])

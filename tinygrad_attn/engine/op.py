@@ -57,7 +57,7 @@ class Op:
         self.stands_for = stands_for or self  # the op that it replaces
         self.kernel = None  # runs in place of this op; set by fast/
         self.adds_in_place = None  # (total, g, **settings) -> (); g is added to total
-        self.vjps = ()  # one for each input,
+        self.vjps: tuple = ()  # one for each input,
         self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
         self.read = [False]  # whether VJPs read y, each input, and what follows the last of these

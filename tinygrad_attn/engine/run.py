@@ -27,8 +27,8 @@ class Context(threading.local):
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope = None  # the module call that is running
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
-        self.listeners = ()
-        self.patches = ()  # (module, function of its output), see ta.patch
+        self.listeners: tuple = ()
+        self.patches: tuple = ()  # (module, function of its output), see ta.patch
         self.replaced = ()  # modules whose tensors functional_call replaces
         self.noted_draws = None  # the random numbers, in a checkpoint's two runs
         self.repeated = None  # in a checkpoint, the tensors that its first run has used

@@ -162,7 +162,8 @@ def value_and_grad(
 
     def both(*args, **kwargs):
         recorded = _recorded(create_graph)
-        places = [range(len(args))[i] for i in chosen]  # IndexError if f gets fewer arguments
+        # IndexError if f gets fewer arguments
+        places = [range(len(args))[i] for i in chosen]  # type: ignore[index]
         inputs = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice
         y = _call(f, [inputs.get(i, x) for i, x in enumerate(args)], kwargs)
         if y.size != 1:
