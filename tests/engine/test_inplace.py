@@ -440,6 +440,26 @@ def test_a_container_among_the_settings_may_change(make, change):
     assert np.array_equal(grad(y, x)[0].numpy(), [1, 1, 0, 0])
 
 
+class Resource:
+    """As a communicator of MPI: it has no hash, and cannot be copied."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return self is other
+
+    def __reduce__(self):
+        raise ValueError("cannot serialize")
+
+
+def test_a_resource_among_the_settings_is_kept_as_it_is():
+    resource, seen = Resource(), []
+    through = ta.op(lambda x, *, by: x * 1)
+    through.vjp(lambda g, y, x, *, by: seen.append(by) or g)
+    through(rand(3), by=resource).sum().backward()
+    assert seen[0] is resource
+
+
 @pytest.mark.parametrize("kind", [np.array, lambda n: Tensor(n, dtype=int)])
 def test_the_bounds_of_an_index_may_change(kind):
     x, start, stop = rand(4, 4), kind(0), kind(2)

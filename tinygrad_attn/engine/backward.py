@@ -316,9 +316,10 @@ def grad(
             )
     pairs = zip(outputs, weights, strict=True)
     seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in pairs]
-    retain = create_graph if retain_graph is None else retain_graph
     with Pass(create_graph, inputs):
-        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
+        found = sweep(
+            outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain_graph
+        )
     for i, x in enumerate(inputs):
         if x not in found and not allow_unused:
             raise ValueError(

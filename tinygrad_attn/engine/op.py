@@ -65,10 +65,9 @@ class Op:
         functools.update_wrapper(self, forward, updated=())
         if vjps:
             self.__module__ = vjps[0].__module__  # not NumPy's module
+            self.vjp(*vjps)
         # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
         self.trusted = str(self.__module__).startswith(PACKAGE)
-        if vjps:
-            self.vjp(*vjps)
 
     def __repr__(self):
         return f"<op {self.__name__}>"
@@ -302,12 +301,16 @@ def _changes(setting):
 
 
 def _copied(value):
-    """Return a copy of an array, Tensor or value without a hash, and any other value as it is."""
+    """Return a copy of an array, Tensor or value without a hash, and any other value as it is.
+
+    Values without length and attributes, such as MPI's communicators, are resources, not data.
+    """
     if isinstance(value, Variable):
         return tensor_of(_copied(value._data))
     if isinstance(value, ndarray):
         return np.array(value) if inplace.is_writeable(value) else value
-    return copy(value) if value.__hash__ is None else value
+    is_data = hasattr(value, "__len__") or hasattr(value, "__dict__")
+    return copy(value) if value.__hash__ is None and is_data else value
 
 
 class Gone(Op):
@@ -367,8 +370,8 @@ def as_operand(op, x, inputs):
 
 def as_output(op, y):
     """Return an op's output as an array of real numbers or booleans, or raise TypeError."""
-    array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
-    if array is None or array.dtype.kind not in KINDS or hasattr(y, "mask"):
+    array = np.asarray(y if isinstance(y, (int, float, ndarray, generic)) else None)
+    if array.dtype.kind not in KINDS or hasattr(y, "mask"):
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op must return one array of real "
             "numbers or booleans. To save other values for the VJP, write @op(saves=True) and "
