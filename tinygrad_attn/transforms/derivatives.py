@@ -72,7 +72,7 @@ def _gradients(ys, inputs, gs, create_graph, retain):
         inputs,
         [g for _, g in pairs],
         create_graph=create_graph,
-        retain_graph=retain or create_graph,
+        retain_graph=retain,
         allow_unused=True,
     )
     zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
