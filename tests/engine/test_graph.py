@@ -8,6 +8,7 @@ import pickle
 import threading
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -686,6 +687,23 @@ def test_a_generators_block_may_end_before_a_block_that_began_inside_it(first, s
         assert state() == outside
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_generators_block_may_end_in_another_thread(mode):
+    """It ends in the thread where it began, and changes nothing in the other."""
+
+    def generator():
+        with mode():
+            yield
+
+    state = lambda: (ta.engine.context.recording, ta.is_plain())
+    with ThreadPoolExecutor(1) as other, ta.no_grad():
+        outside, here = other.submit(state).result(), state()
+        steps = generator()
+        other.submit(next, steps).result()
+        steps.close()
+        assert (other.submit(state).result(), state()) == (outside, here)
+
+
 def test_several_threads_differentiate_at_once():
     x, results = leaf(50), {}
 
@@ -803,3 +821,23 @@ def test_a_matrix_is_no_operand_and_what_an_op_or_a_hook_returns_is_an_array():
     y = x**2
     y.register_hook(lambda g: np.matrix(g.numpy()))
     np.testing.assert_allclose(ta.grad((y * y).sum(), x)[0].numpy(), 4 * x.numpy() ** 3)
+
+
+def masked(x, **settings):
+    return np.ma.masked_array(np.array(x), mask=[True, False, False])
+
+
+MASKED = {  # where a masked array is returned, or passed as a gradient
+    "an op": lambda x: ta.op(masked, lambda g, y, x: g)(x),
+    "a VJP": lambda x: ta.op(np.exp, lambda g, y, x: masked(g))(x).sum().backward(),
+    "a hook": lambda x: [x.register_hook(lambda g: masked(g.numpy())), x.sum().backward()],
+    "a seed": lambda x: (x * 2).backward(masked(np.ones(3))),
+    "grad_outputs": lambda x: ta.grad(x * 2, x, masked(np.ones(3)), create_graph=True),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_no_masked_array_loses_its_mask_on_the_way(name):
+    """Its masked values would count."""
+    with pytest.raises((TypeError, ValueError), match=r"MaskedArray \(3,\)"):
+        MASKED[name](leaf(3))

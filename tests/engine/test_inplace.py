@@ -3,6 +3,7 @@
 import array
 import functools
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -399,6 +400,16 @@ class Rows(list):
     """A subclass of list."""
 
 
+@dataclass
+class Chosen:
+    """An object whose attributes change. As it is compared by them, it has no hash."""
+
+    rows: list
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
 ROWS = {  # containers of the rows 0 and 1, and a change of them
     "list": (list, lambda s: s.append(3)),
     "a subclass of list": (Rows, lambda s: s.append(3)),
@@ -409,6 +420,7 @@ ROWS = {  # containers of the rows 0 and 1, and a change of them
     "array.array": (lambda rows: array.array("i", rows), lambda s: s.append(3)),
     "slice": (lambda rows: slice(np.array(0), np.array(2)), lambda s: s.stop.fill(3)),
     "tuple": (lambda rows: ([*rows],), lambda s: s[0].append(3)),
+    "dataclass": (Chosen, lambda s: setattr(s, "rows", [3])),
     "a Tensor in a tuple": (lambda rows: (Tensor(rows, dtype=int),), lambda s: s[0].data.fill(3)),
 }
 
@@ -426,6 +438,26 @@ def test_a_container_among_the_settings_may_change(make, change):
     y = kept(x, rows=rows).sum()
     change(rows)
     assert np.array_equal(grad(y, x)[0].numpy(), [1, 1, 0, 0])
+
+
+class Resource:
+    """As a communicator of MPI: it has no hash, and cannot be copied."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return self is other
+
+    def __reduce__(self):
+        raise ValueError("cannot serialize")
+
+
+def test_a_resource_among_the_settings_is_kept_as_it_is():
+    resource, seen = Resource(), []
+    through = ta.op(lambda x, *, by: x * 1)
+    through.vjp(lambda g, y, x, *, by: seen.append(by) or g)
+    through(rand(3), by=resource).sum().backward()
+    assert seen[0] is resource
 
 
 @pytest.mark.parametrize("kind", [np.array, lambda n: Tensor(n, dtype=int)])

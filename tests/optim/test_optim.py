@@ -550,6 +550,10 @@ def test_clip_edge_cases():
         optim.clip_grad_norm_((x for x in [p, p]), 1.0) == 5.0
     )  # given twice, counted and scaled once
     np.testing.assert_allclose(p.grad._data, [0.6, 0.8], rtol=1e-6)
+    q, p.grad = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0])
+    q.grad = p.grad  # counted twice and scaled once
+    assert optim.clip_grad_norm_([p, q], 1.0) == pytest.approx(50**0.5)
+    np.testing.assert_allclose(p.grad._data, np.array([3, 4]) / 50**0.5, rtol=1e-6)
     p.grad = Tensor([np.nan, 4.0])
     with pytest.raises(ValueError, match="norm of the gradients is nan"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)

@@ -275,6 +275,35 @@ def test_what_numpy_refuses_of_arrays_is_refused_of_tensors(call):
             call(make(MATRIX), make(VECTOR))
 
 
+ORDERS = [
+    None,
+    "fro",
+    "f",
+    "nuc",
+    "two",
+    0.5,
+    1.5,
+    *(sign * n for n in (0, 1, 2, 3, np.inf) for sign in (1, -1)),
+]
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1), (1, -1), (0, 0), (0, 1, 2), 5], ids=str)
+@pytest.mark.parametrize("shape", [(), (4,), (3, 2), (2, 3, 2)], ids=str)
+def test_a_norm_of_any_order_is_numpys_or_raises_the_same(shape, axis):
+    x = np.random.default_rng(0).standard_normal(shape)
+    for order in ORDERS:
+        for function in (np.linalg.norm, np.linalg.vector_norm):
+            try:
+                expected = function(x, ord=order, axis=axis)
+            except (ValueError, TypeError) as error:
+                if function is np.linalg.norm:
+                    with pytest.raises(type(error)):
+                        function(Tensor(x, requires_grad=True), ord=order, axis=axis)
+            else:
+                y = function(Tensor(x, requires_grad=True), ord=order, axis=axis)
+                np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12)
+
+
 LEFT_TO_OTHERS = {(np.cross, "axis"), (np.einsum, "optimize")}
 """Arguments with a default of ours: `axisa` and its like are -1, and no value depends on `optimize`."""
 

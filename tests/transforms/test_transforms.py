@@ -660,7 +660,12 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
         for f, arguments, between, words in (
             (lambda x: x * w, (), lambda: change(w.data), "changed in place after it was used"),
             (lambda x: x * c, (), lambda: change(c.data), "changed in place after it was used"),
-            (lambda x: x * c, (), lambda: replace(c), "but the outputs differ"),
+            (
+                lambda x: x * c,
+                (),
+                lambda: replace(c),
+                "but the (outputs|Tensors or values .*) differ",
+            ),
             (lambda x: x * c[:1], (), lambda: change(c.data), "changed in place after it was used"),
             (lambda x: x * a, (), lambda: change(a), "runs again"),
             (lambda x: x * a[:1], (), lambda: change(a), "runs again"),
@@ -678,6 +683,45 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
                 y.sum().backward()
         assert x.grad is None and w.grad is None
         i[:] = 0, 1
+
+
+OTHERS = {  # a second run that is another one: its first and its second function, and what differs
+    "outputs": (lambda x: x * 2.0, lambda x: x * 3.0, "the outputs"),
+    "shapes": (lambda x: x * 2.0, lambda x: x[:2] * 2.0, "the outputs"),
+    "ops": (lambda x: (x - 1) ** 2, lambda x: (x - 1) * (x - 1), "the ops"),
+    "operands": (lambda x: np.stack([x])[0], lambda x: np.stack([x, x])[0], "the ops"),
+    "ops in a checkpoint": (
+        lambda x: checkpoint(lambda x: (x - 1) ** 2, x),
+        lambda x: checkpoint(lambda x: x**2 - 2 * x + 1, x),
+        "the ops",
+    ),
+    "values": (
+        lambda x: (x - 1) * 2.0,
+        lambda x: (x - 1) * 3.0,
+        "the Tensors or values that it uses",
+    ),
+    "values in a checkpoint": (
+        lambda x: checkpoint(lambda x: (x - 1) * 2.0, x),
+        lambda x: checkpoint(lambda x: (x - 1) * 3.0, x),
+        "the Tensors or values that it uses",
+    ),
+    "tensors": (
+        lambda x: x * ONE,
+        lambda x: x * ONE.detach(),
+        "the Tensors or values that it uses",
+    ),
+}
+ONE = Tensor(np.ones(3), requires_grad=True)
+
+
+@pytest.mark.parametrize("first, second, what", OTHERS.values(), ids=OTHERS)
+def test_checkpoint_says_what_differs_in_the_second_run(first, second, what):
+    """Also where the outputs are equal: the gradients need not be."""
+    x, runs = Tensor(np.ones(3), requires_grad=True), iter((first, second, second))
+    y = checkpoint(lambda x: next(runs)(x), x)
+    with pytest.raises(ValueError, match=f"runs again, but {what} differ"):
+        y.sum().backward()
+    assert x.grad is None
 
 
 class Lazy(nn.Module):
@@ -708,6 +752,19 @@ def test_a_leaf_that_gets_no_gradient_in_the_second_run_is_found():
 
 def new_leaf(n):
     return Tensor(np.ones(n), requires_grad=True)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize("mode", [nullcontext, ta.plain])
+def test_an_operand_may_be_frozen_or_no_longer_between_the_two_runs(mode, freeze):
+    """What is computed from it alone, such as weight.mT in plain mode, is then another constant."""
+    layer, x = nn.Linear(3, 3), Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    layer.requires_grad_(freeze)
+    with mode():
+        y = checkpoint(layer, x).sum()
+        layer.requires_grad_(not freeze)
+        y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), [layer.weight.numpy().sum(0)] * 2, rtol=1e-6)
 
 
 def test_a_layer_may_be_frozen_between_the_two_runs():

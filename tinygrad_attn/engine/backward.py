@@ -9,7 +9,7 @@ Users call `backward` and `grad`.
 """
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), released.defaults, None
-    return gradients if inner else complete | _finished(gradients, own)
+    return gradients if inner else _finished(gradients, own, complete)
 
 
 def _paths(roots, wanted, inner):
@@ -90,29 +90,29 @@ def _paths(roots, wanted, inner):
 
     The last are None if all tensors need a gradient.
     """
-    goal = frozenset(wanted or ())
-    ends = goal if inner else frozenset()
     if wanted is None:
-        return goal, ends, None
-    needed = set(goal)
+        return (), (), None
+    goal = frozenset(wanted)
+    ends, needed = goal if inner else (), set(goal)
     oldest = min((x._node.number if x._node else 0 for x in goal), default=0)
     for y in history(roots, ends):
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
             y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
-        for x in y._node.inputs:
-            if isinstance(x, Variable) and x in needed:
-                needed.add(y)
+        if _uses_any(y._node, needed):
+            needed.add(y)
     return goal, ends, needed
 
 
 def _seeded(roots, seeds, needed, ends):
     """Return the gradients of the roots, one of which may be given twice, and the queue."""
-    gradients = {}
+    gradients, queue = {}, []
     for root, seed in zip(roots, seeds, strict=True):
-        if needed is None or root in needed:
-            gradients[root] = gradients[root] + seed if root in gradients else seed
-    queue = [(-x._node.number, x) for x in gradients if x._node and x not in ends]
-    heapify(queue)
+        if root in gradients:
+            gradients[root] = gradients[root] + seed
+        elif needed is None or root in needed:
+            gradients[root] = seed
+            if root._node and root not in ends:
+                heappush(queue, (-root._node.number, root))
     return gradients, queue
 
 
@@ -130,7 +130,7 @@ def _is_new(contribution, g):
 def _hooked(x, g):
     """Return x's complete gradient after the hooks on it, and add it to .grad if x retains it."""
     hooks = x._tracked
-    if hooks is True or not hooks:  # False if it was frozen after the forward pass
+    if not hooks:  # False if it was frozen after the forward pass
         return g
     for function in tuple(hooks.functions):
         new = function(tree_map(_for_a_hook, g))
@@ -150,7 +150,7 @@ def _hooked(x, g):
 
 def _for_a_hook(g):
     """Return a gradient as a Tensor that cannot be written to: another one may share its memory."""
-    g = g.clone() if isinstance(g, Variable) else tensor_of(g)
+    g = _copied(g) if isinstance(g, Variable) else tensor_of(g)
     g._data = read_only(g._data)
     return g
 
@@ -160,13 +160,15 @@ def _one_of(g):
     return next(iter(g.values()), None) if isinstance(g, Parts) else g
 
 
-def _finished(gradients, own):
-    """Return the gradients of leaves in memory of their own, after the hooks on the leaves."""
-    finished = {}
+def _finished(gradients, own, finished):
+    """Add the gradients of leaves, in memory of their own and after the hooks on the leaves."""
     while gradients:
         x, g = gradients.popitem()
-        is_own = x in own and x._tracked is True and g.flags.c_contiguous
-        finished[x] = g if is_own else _copied(_hooked(x, g))
+        if x._tracked is not True:
+            g = _copied(_hooked(x, g))
+        elif x not in own or not g.flags.c_contiguous:
+            g = _copied(g)
+        finished[x] = g
     return finished
 
 
@@ -187,12 +189,16 @@ def _fit(gradient, x, source, create_graph, i=None):
         fitting = np.asarray(fitting)
     if fitting.shape != x._data.shape and i is not None and source.broadcasts:
         fitting = sum_to(fitting, x._data.shape)
-    if fitting.shape != x._data.shape or fitting.dtype.kind not in KINDS:
+    if (
+        fitting.shape != x._data.shape
+        or fitting.dtype.kind not in KINDS
+        or hasattr(gradient, "mask")
+    ):
         place = f"hook {source!r}" if i is None else f"VJP of op {source.__name__!r} for input {i}"
         hint = "" if i is None else ". If the op broadcasts, write @op(broadcasts=True)"
         raise ValueError(
             f"the {place} returned {describe(gradient)}, but a gradient of {describe(x)} must have "
-            f"the same shape, and real numbers{hint}."
+            f"the same shape, and real numbers without a mask{hint}."
         )
     return _converted(fitting, x, create_graph)
 
@@ -204,8 +210,7 @@ def _converted(gradient, x, create_graph):
     if create_graph:
         return gradient if isinstance(gradient, Variable) else tensor_of(gradient)
     array = array_of(gradient)
-    is_number = isinstance(x._data, np.generic) and isinstance(array, ndarray)
-    return array[()] if is_number else array
+    return array[()] if isinstance(x._data, np.generic) else array
 
 
 @reference
@@ -216,7 +221,7 @@ def sum_to(g, shape):
     if lead < 0 or not axes:
         return g
     if isinstance(g, Variable):
-        total = g.sum(axis=axes, keepdims=True)
+        total = g.sum(axis=axes, keepdims=True)  # type: ignore[attr-defined]
     else:  # in float64: float32 loses digits when many rows are added one by one
         total = np.sum(g, axis=axes, keepdims=True, dtype=np.float64).astype(g.dtype)
     return total.reshape(total.shape[lead:])
@@ -226,17 +231,16 @@ def sum_to(g, shape):
 
 
 class Pass:
-    """A backward pass that is running in this thread, inside a `with` block."""
+    """A backward pass that is running in this thread, until the end of a `with` block."""
 
-    def __init__(self, create_graph, wanted=None):
-        self.create_graph = bool(create_graph)  # whether it is recorded
+    def __init__(self, recorded, wanted=None):
         self.wanted = wanted  # the inputs of grad(), or None in backward(), which fills .grad
         self.at_end = {}  # functions, called once, after .grad is filled
-
-    def __enter__(self):
         here = context.__dict__
         self.before = here["recording"], here["backward_pass"]
-        here["recording"], here["backward_pass"] = self.create_graph, self
+        here["recording"], here["backward_pass"] = bool(recorded), self
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *_):
@@ -260,7 +264,9 @@ def accumulate(gradients):
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
                         f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                g = held + g
+                # An op is needed if create_graph has recorded a gradient, or for detect_anomaly.
+                as_op = held._tracked or g._tracked or context.listeners
+                g = held + g if as_op else tensor_of(held._data + g._data)
             t._grad = g
 
 
@@ -309,9 +315,10 @@ def grad(
             )
     pairs = zip(outputs, weights, strict=True)
     seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in pairs]
-    retain = create_graph if retain_graph is None else retain_graph
     with Pass(create_graph, inputs):
-        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
+        found = sweep(
+            outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain_graph
+        )
     for i, x in enumerate(inputs):
         if x not in found and not allow_unused:
             raise ValueError(
@@ -351,11 +358,11 @@ def _seed(output, gradient, create_graph, keyword):
                 f"{describe(output)}. Reduce the output first, for example with .sum() or .mean(), "
                 f"or pass {keyword}= with shape {shape}."
             )
-        gradient = np.ones(shape, output._data.dtype)
+        gradient = np.array(1, output._data.dtype, ndmin=len(shape))  # np.ones is slow
     elif not isinstance(gradient, Variable):
-        gradient = np.array(gradient, copy=True if create_graph else None)
-        if gradient.dtype.kind not in KINDS:
-            raise TypeError(f"a gradient must have real numbers, got {describe(gradient)}.")
+        given, gradient = gradient, np.array(gradient, copy=create_graph or None)
+        if gradient.dtype.kind not in KINDS or hasattr(given, "mask"):
+            raise TypeError(f"a gradient must have real numbers, got {describe(given)}.")
     if gradient.shape != shape:
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; the two "

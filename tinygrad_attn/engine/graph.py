@@ -7,7 +7,6 @@ freed together with the last reference to its final output.
 
 from dataclasses import dataclass
 from itertools import count
-from operator import attrgetter
 from typing import Any
 
 from numpy import ndarray
@@ -104,9 +103,6 @@ def read_only(array):
     return array
 
 
-_number = attrgetter("_node.number")
-
-
 def history(roots, ends=()):
     """Return all computed tensors that the roots depend on, including the roots, oldest first.
 
@@ -120,7 +116,6 @@ def history(roots, ends=()):
             seen.add(t)
             found.append(t)
             for x in t._node.inputs:
-                if isinstance(x, Variable) and x not in seen:
+                if isinstance(x, Variable):
                     pending.append(x)
-    found.sort(key=_number)
-    return found
+    return sorted(found, key=lambda t: t._node.number)

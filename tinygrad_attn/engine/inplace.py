@@ -40,8 +40,8 @@ lent: dict[int, Loan] = {}
 written: dict[int, int] = {}
 """The number of the last write to memory, by the id of the array that owns it."""
 
-latest = 0
-"""The number of the last event. Newer nodes need no comparison."""
+latest = latest_replacement = 0
+"""The numbers of the last event, and of the last `replace`. Newer nodes need no comparison."""
 
 
 def has_memory(array):
@@ -64,25 +64,20 @@ def checksum_of(array):
     return zlib.crc32((array if array.flags.c_contiguous else array.ravel(order="K")).data)
 
 
-def _at_end_of(array, function, argument):
-    """Call the function when the array is gone, but not when Python ends."""
-    finalize(array, function, argument).atexit = False
-
-
 def changed(*arrays):
     """Report that the package has written to these arrays."""
     global latest
     latest = next_number()
     for base in map(owner, filter(has_memory, arrays)):
         if id(base) not in written:
-            _at_end_of(base, written.pop, id(base))
+            finalize(base, written.pop, id(base)).atexit = False  # not when Python ends
         written[id(base)] = latest
 
 
 def replace(tensor, array):
     """Give the tensor another array. Tensors that share the memory of either array keep theirs."""
-    global latest
-    latest = next_number()
+    global latest, latest_replacement
+    latest = latest_replacement = next_number()
     old = tensor._data
     same_type = array.shape == old.shape and array.dtype == old.dtype
     tensor._replaced = latest, replaced(tensor)[1] if same_type else latest
@@ -108,7 +103,7 @@ def hand_out(array):
         latest = next_number()
         lent[id(base)] = Loan(latest, checksum_of(base))
     lent[id(base)].views += 1
-    _at_end_of(view, _returned, base)
+    finalize(view, _returned, base).atexit = False
     return view
 
 
@@ -144,20 +139,15 @@ def was_changed(array, since):
 
 def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
+    checksums = node.checksums = {}
     for place, value in enumerate((y, *node.inputs)):
         array = array_of(value)
         if place and array is value:  # an operand that is no tensor
             can_change = is_writeable(array)
         else:
             can_change = lent and has_memory(array) and id(owner(array)) in lent
-        if can_change and _reads(node, place, create_graph=True):
-            node.checksums = node.checksums or {}
-            node.checksums[place] = checksum_of(array)
-
-
-def _reads(node, place, create_graph):
-    """Return whether the pass reads y (place 0) or an input (from 1). References read all."""
-    return create_graph and node.op.reference or node.op.stands_for.reads(place)
+        if can_change and node.op.reads(place, create_graph=True):
+            checksums[place] = checksum_of(array)
 
 
 def check(y, create_graph):
@@ -165,16 +155,17 @@ def check(y, create_graph):
 
     VJPs also use the shapes and dtypes of other values.
     """
-    node = y._node
+    node, number, checksums = y._node, y._node.number, y._node.checksums or {}
     for place, value in enumerate((y, *node.inputs)):
-        array, number = array_of(value), node.number
-        if node.checksums and place in node.checksums:
-            different = checksum_of(array) != node.checksums[place]
-        else:
-            different = latest > number and (
-                replaced(value)[0] > number or was_changed(array, number)
-            )
-        if different and (replaced(value)[1] > number or _reads(node, place, create_graph)):
+        replacement, other_type = replaced(value) if latest_replacement > number else (0, 0)
+        different = other_type > number
+        if not different and node.op.reads(place, create_graph):
+            array = array_of(value)
+            if place in checksums:
+                different = checksum_of(array) != checksums[place]
+            else:
+                different = replacement > number or was_changed(array, number)
+        if different:
             role = f"its input {place - 1}" if place else "its own output"
             raise ValueError(
                 f"{node.op.__name__} needs {role}, {describe(value)}, for its backward pass, but "

@@ -33,8 +33,8 @@ def reference(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args, **settings):
-        if call.kernel is not None and not context.plain:
-            y = call.kernel(*args, **settings)
+        if call.kernel is not None and not context.plain:  # type: ignore[attr-defined]
+            y = call.kernel(*args, **settings)  # type: ignore[attr-defined]
             if y is not NotImplemented:
                 return y
         outer = context.scope

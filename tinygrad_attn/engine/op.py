@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable
 from copy import copy
 from typing import Any, TypeVar, overload
 
@@ -27,7 +27,6 @@ Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
-CONTAINERS = MutableMapping, MutableSequence, MutableSet
 CONSTANTS = NUMBERS | {str, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
@@ -50,26 +49,25 @@ class Op:
         self.input_names = tuple(p.name for p in parameters if p.kind < p.VAR_POSITIONAL)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.count = forward.nin if is_ufunc else len(self.input_names)
-        optional = [p for p in parameters if p.default is not p.empty]
-        self.defaults = {p.name: p.default for p in optional if p.kind is p.KEYWORD_ONLY}
+        settings = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.defaults = {p.name: p.default for p in settings if p.default is not p.empty}
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives
         self.stands_for = stands_for or self  # the op that it replaces
         self.kernel = None  # runs in place of this op; set by fast/
         self.adds_in_place = None  # (total, g, **settings) -> (); g is added to total
-        self.vjps = ()  # one for each input,
+        self.vjps: tuple = ()  # one for each input,
         self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
-        self.read = []  # whether the VJPs read y, each input, and what follows the last of these
+        self.read = [False]  # whether VJPs read y, each input, and what follows the last of these
         self.__name__ = type(forward).__name__  # unless it has a name
         functools.update_wrapper(self, forward, updated=())
         if vjps:
             self.__module__ = vjps[0].__module__  # not NumPy's module
+            self.vjp(*vjps)
         # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
         self.trusted = str(self.__module__).startswith(PACKAGE)
-        if vjps:
-            self.vjp(*vjps)
 
     def __repr__(self):
         return f"<op {self.__name__}>"
@@ -111,17 +109,19 @@ class Op:
 
     def _note_values_read(self, *vjps):
         """Note which values the VJPs read. Return their parameters' names for y and the inputs."""
-        parameters = [[*inspect.signature(vjp).parameters.values()][1:] for vjp in vjps]
-        names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY] for each in parameters]
+        signatures = [inspect.signature(vjp).parameters.values() for vjp in vjps]
+        names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY][1:] for each in signatures]
         self.read = []
-        for place in range(max(map(len, names), default=0)):
+        for place in range(max(map(len, names), default=1)):
             at_place = [each[min(place, len(each) - 1)] for each in names]
             self.read.append(any(name[0] != "_" for name in at_place))
         return names
 
-    def reads(self, place):
-        """Return whether the VJPs read a value: y (place 0), or an input (from 1)."""
-        return not self.trusted or any(self.read[place : place + 1] or self.read[-1:])
+    def reads(self, place, create_graph=False):
+        """Return whether a pass reads y (place 0) or an input (from 1). References read all."""
+        op, read = self.stands_for, self.stands_for.read
+        all_read = create_graph and self.reference or not op.trusted
+        return all_read or read[min(place, len(read) - 1)]
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -170,7 +170,11 @@ class Op:
                 node = Node(next_number(), in_checkpoint, (), {}, None, here["scope"])
             else:
                 settings = constant(settings) if settings else settings
-                kept = inputs if all_wanted else _kept(inputs, arrays)
+                kept = (  # tensors only where a gradient is wanted
+                    inputs
+                    if all_wanted
+                    else tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+                )
                 node = Node(next_number(), self, kept, settings, saved, here["scope"])
                 if any_array or inplace.lent:
                     inplace.protect(node, y)
@@ -200,60 +204,66 @@ class Op:
                     f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
                     f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
-        return inputs, {**self.defaults, **settings}
+        return inputs, self.defaults | settings
 
     def pull(self, y, g, needed=None, create_graph=False):
         """Return (i, contribution of y to the gradient of input i) for each input: g times dy/dx.
 
         `needed` contains the tensors that need a gradient; None means all.
         """
-        node = y._node
-        inputs, settings, vjps = node.inputs, node.settings, self.vjps
+        node, vjps, wanted = y._node, self.vjps, []
+        inputs, settings = node.inputs, node.settings
         if not inputs:
             return node.op.pull()  # released by another thread
         if create_graph and self.stands_for is not self:
             return self.stands_for.pull(y, g, needed, create_graph)
-        values, wanted = [], []
+        arguments = [g, y if create_graph else y._data]
         for i, x in enumerate(inputs):
             if isinstance(x, Variable):
                 if needed is None or x in needed:
                     wanted.append(i)
                 if not create_graph:
                     x = x._data
-            values.append(x)
+            arguments.append(x)
         if create_graph and self.reference:
             return self._pull_reference(g, node, wanted)
-        y = y if create_graph else y._data
         if not self.trusted:
-            g, y, *values = map(read_only, (g, y, *values))
+            arguments = [*map(read_only, arguments)]
         if len(vjps) < len(inputs):
-            return self._pull_together(g, y, values, node, wanted)
+            return self._pull_together(arguments, node, wanted)
         contributions = []
         for i in wanted:
             if vjp := vjps[i]:
-                contributions.append((i, vjp(g, y, *values, **settings)))
+                contributions.append((i, vjp(*arguments, **settings)))
         return contributions
 
-    def _pull_together(self, g, y, values, node, wanted):
+    def _pull_together(self, arguments, node, wanted):
         """Return the contributions by the joint VJP."""
+        count = len(node.inputs)
         if self.joint_vjp is None:
             raise TypeError(
-                f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(values)} inputs. Add "
+                f"op {self.__name__!r} has {len(self.vjps)} VJPs for {count} inputs. Add "
                 f"{self.__name__}.vjp(...) with one VJP for each input, or call detach() on the "
                 "op's output."
             )
         extra = {}
         if self.asks_needs:
-            extra["needs"] = tuple(map(wanted.__contains__, range(len(values))))
+            extra["needs"] = tuple([i in wanted for i in range(count)])
         if self.saves:
             extra["saved"] = node.saved if self.trusted else tree_map(read_only, node.saved)
-            if isinstance(g, Variable):
-                self._check_saved(node.saved)
-        contributions = self.joint_vjp(g, y, *values, **node.settings, **extra)
-        if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
+            for value in tree_leaves(node.saved) if isinstance(arguments[0], Variable) else ():
+                if np.asarray(value).dtype.kind == "f":
+                    raise TypeError(
+                        f"op {self.__name__!r} saves {describe(value)}, which its VJP treats as a "
+                        "constant, so a second derivative would be wrong. Write @op(saves=True, "
+                        "reference=f), where f computes the same output from ops, or recompute "
+                        "the value in the VJP."
+                    )
+        contributions = self.joint_vjp(*arguments, **node.settings, **extra)
+        if not isinstance(contributions, (tuple, list)) or len(contributions) != count:
             raise TypeError(
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
-                f"return a tuple of length {len(values)}, with a gradient or None for each input."
+                f"return a tuple of length {count}, with a gradient or None for each input."
             )
         return [(i, contributions[i]) for i in wanted if contributions[i] is not None]
 
@@ -264,24 +274,8 @@ class Op:
         first = {node.inputs[i]: i for i in reversed(wanted)}
         function = getattr(self.reference, "function", self.reference)
         output = function(*node.inputs, **node.settings)
-        gradients = sweep([output], [g], wanted=[*first], create_graph=True, inner=True)
+        gradients = sweep([output], [g], wanted=first, create_graph=True, inner=True)
         return [(first[x], gradient) for x, gradient in gradients.items()]
-
-    def _check_saved(self, saved):
-        """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
-        for value in tree_leaves(saved):
-            if np.asarray(value).dtype.kind == "f":
-                raise TypeError(
-                    f"op {self.__name__!r} saves {describe(value)}, which its VJP treats as a "
-                    "constant, so a second derivative would be wrong. Write @op(saves=True, "
-                    "reference=f), where f computes the same output from ops, or recompute the "
-                    "value in the VJP."
-                )
-
-
-def _kept(inputs, arrays):
-    """Return the inputs of a node, which keeps tensors only where a gradient is wanted."""
-    return tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
 
 
 def constant(settings):
@@ -297,19 +291,26 @@ def _changes(setting):
     if setting.__class__ is slice:
         setting = setting.start, setting.stop, setting.step
     if isinstance(setting, tuple):
-        return not CONSTANTS.issuperset(map(type, setting)) and any(map(_changes, setting))
+        for part in setting:  # noqa: SIM110
+            if part.__class__ not in CONSTANTS and _changes(part):  # any() takes twice as long
+                return True
+        return False
     if isinstance(setting, ndarray):
         return inplace.is_writeable(setting)
     return setting.__hash__ is None or isinstance(setting, Variable)
 
 
 def _copied(value):
-    """Return a copy of an array, Tensor or container, and any other value as it is."""
+    """Return a copy of an array, Tensor or value without a hash, and any other value as it is.
+
+    Values without length and attributes, such as MPI's communicators, are resources, not data.
+    """
     if isinstance(value, Variable):
         return tensor_of(_copied(value._data))
     if isinstance(value, ndarray):
         return np.array(value) if inplace.is_writeable(value) else value
-    return copy(value) if isinstance(value, CONTAINERS) else value
+    is_data = hasattr(value, "__len__") or hasattr(value, "__dict__")
+    return copy(value) if value.__hash__ is None and is_data else value
 
 
 class Gone(Op):
@@ -344,20 +345,21 @@ def as_operand(op, x, inputs):
     If another operand is a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as
     Python numbers do. So for a float32 Tensor x, `x / np.sqrt(8)` stays float32.
     """
-    like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
+    is_real = isinstance(x, (generic, ndarray)) and x.dtype.kind in KINDS
+    # Masked arrays and matrices have operators of their own.
+    if is_real and type(x).__mul__ is ndarray.__mul__:
+        return x
     if isinstance(x, Symbolic):
         return x.as_it_is()
+    like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, (list, tuple)):
         x = np.asarray(x)
         if like is not None and like.kind == "f" and x.dtype.kind in "iuf":
             return x.astype(like)
-    if like is None:
-        return x
-    is_real = isinstance(x, (generic, ndarray)) and x.dtype.kind in KINDS
-    if is_real and isinstance(x, generic):
+        return as_operand(op, x, inputs)
+    if is_real and isinstance(x, generic) and like is not None:
         return x.item()
-    # Masked arrays and matrices have operators of their own.
-    if isinstance(x, (int, float, str)) or is_real and type(x).__mul__ is ndarray.__mul__:
+    if like is None or isinstance(x, (int, float, str)):
         return x
     raise TypeError(
         f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array of "
@@ -368,8 +370,8 @@ def as_operand(op, x, inputs):
 
 def as_output(op, y):
     """Return an op's output as an array of real numbers or booleans, or raise TypeError."""
-    array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
-    if array is None or array.dtype.kind not in KINDS:
+    array = np.asarray(y if isinstance(y, (int, float, ndarray, generic)) else None)
+    if array.dtype.kind not in KINDS or hasattr(y, "mask"):
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op must return one array of real "
             "numbers or booleans. To save other values for the VJP, write @op(saves=True) and "

@@ -36,13 +36,14 @@ class Context(threading.local):
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope = None  # the module call that is running
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
-        self.listeners = ()
-        self.patches = ()  # (module, function of its output), see ta.patch
+        self.listeners: tuple = ()
+        self.patches: tuple = ()  # (module, function of its output), see ta.patch
         self.replaced = ()  # modules whose tensors functional_call replaces
         self.noted_draws = None  # the random numbers, in a checkpoint's two runs
         self.repeated = None  # in a checkpoint, the tensors that its first run has used
         self.backward_pass = None  # the Pass that is running
-        self.blocks = []  # each no_grad() and similar, and the value that it will restore
+        # each no_grad() and similar, and the value that it will restore
+        self.blocks = {"recording": [], "plain": []}
 
     def captured(self):
         """Return the settings of this run, for `entered`."""
@@ -65,8 +66,8 @@ class Context(threading.local):
         try:
             yield
         finally:
-            own = set(map(id, entries))
-            setattr(self, name, tuple(x for x in getattr(self, name) if id(x) not in own))
+            others = (x for x in getattr(self, name) if all(x is not y for y in entries))
+            setattr(self, name, tuple(others))
 
 
 context = Context()
@@ -110,8 +111,11 @@ class Listener:
 
 def heard(event):
     """Return the methods of this thread's listeners that hear of an event."""
-    ignored = getattr(Listener, event)
-    return [getattr(x, event) for x in context.listeners if getattr(type(x), event) is not ignored]
+    return context.listeners and [
+        getattr(x, event)
+        for x in context.listeners
+        if getattr(type(x), event) is not getattr(Listener, event)
+    ]
 
 
 @contextmanager
@@ -137,24 +141,25 @@ class _Mode(ContextDecorator):
 
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
-        here = context.__dict__
-        here["blocks"].append((self, here[self._setting]))
+        self.run = here = context.__dict__
+        here["blocks"][self._setting].append((self, here[self._setting]))
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        blocks = context.blocks
+        here = context.__dict__
+        if self not in dict(here["blocks"][self._setting]):
+            here = self.run  # This block is a generator's, and began in another thread.
+        blocks = here["blocks"][self._setting]
         last = max(i for i, (block, _) in enumerate(blocks) if block is self)
         _, before = blocks.pop(last)
-        for i, (block, _) in enumerate(blocks[last:], last):
-            if block._setting == self._setting:
-                # This block is a generator's, and ends before one that began inside it.
-                blocks[i] = block, before
-                return
-        setattr(context, self._setting, before)
+        if last < len(blocks):  # This block is a generator's, and another began inside it.
+            blocks[last] = blocks[last][0], before
+        else:
+            here[self._setting] = before
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
-        if inspect.isclass(function) or any(runs_later(function) for runs_later in later):
+        if any(is_kind(function) for is_kind in (inspect.isclass, *later)):
             name = type(self).__name__
             raise TypeError(
                 f"{name} cannot decorate {getattr(function, '__name__', function)!r}, whose body "

@@ -69,9 +69,9 @@ def _blas():
 class _OneBlasThread:
     """A context manager that limits BLAS to one thread, for any thread. It can be nested."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.lock = new_lock()
-        self.before: list[int] = []  # the numbers of threads to restore; all but the first are 1
+        self.before = []  # the numbers of threads to restore; all but the first are 1
 
     def __enter__(self):
         with self.lock:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..engine import inplace, reference
 from ..errors import describe, is_number, nearest, warn
@@ -15,7 +14,6 @@ from ..nn.module import Parameter, zero_gradients
 from ..tensor import Tensor
 from ..tensor.convert import as_array
 
-Array = NDArray[Any]
 History = dict[str, Any]
 """The state of one parameter: {"step": number of updates, name: array, ...}."""
 

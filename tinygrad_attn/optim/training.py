@@ -26,7 +26,7 @@ def gradients_and_norm(parameters, norm_type) -> tuple[list, float]:
     """Return the gradients of the distinct parameters, and the norm of all of them together."""
     norm_type = float(norm_type)  # PyTorch accepts "inf"
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
-    distinct = {id(p): p for p in parameters}.values()
+    distinct = dict.fromkeys(parameters)
     gradients = [p.grad._array() for p in distinct if p.grad is not None]
     if not gradients and (distinct or not isinstance(parameters, list | tuple)):
         warn(
@@ -45,7 +45,7 @@ def clip(gradients, norm, max_norm, error_if_nonfinite):
         raise ValueError(f"the norm of the gradients is {norm}; ta.detect_anomaly() finds the op.")
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1:  # NaN makes all gradients NaN, as in PyTorch
-        for g in gradients:
+        for g in {id(g): g for g in gradients}.values():  # parameters may share a .grad
             g *= g.dtype.type(factor)
             inplace.changed(g)
     return norm

@@ -56,7 +56,7 @@ def as_array(x, dtype=None):
             "the Tensors with np.stack or np.concatenate, or call .item() on each one. If a "
             "function returned several Tensors, unpack the result: y, weights = ..."
         )
-    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+    if hasattr(x, "mask") and np.ma.is_masked(x):
         raise TypeError(
             "converting a masked array to a Tensor would lose the mask. Write x.filled(0)."
         )

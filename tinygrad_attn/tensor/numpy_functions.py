@@ -311,10 +311,9 @@ def cross(a, b, axis=-1):
 
 def norm(x, ord=None, axis=None, keepdims=False):
     """The norm of a vector or matrix, by `ord`."""
+    np.linalg.norm(np.ones([1] * x.ndim), ord, axis)  # raises NumPy's errors
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
-    if ord is None:
-        return ops.l2_norm(x, axis=axes, keepdims=keepdims)
-    if len(axes) == 1:
+    if ord is None or len(axes) == 1:
         return vector_norm(x, axes, keepdims, ord)
     y = _matrix_norm(np.moveaxis(x, axes, (-2, -1)), ord)
     return np.expand_dims(y, axes) if keepdims else y
@@ -323,7 +322,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
 def vector_norm(x, axis=None, keepdims=False, ord=2):
     """(sum |x|^ord)^(1 / ord) along the axes."""
     settings, size = {"axis": axis, "keepdims": keepdims}, ops.absolute(x)
-    if ord == 2:
+    if ord in (None, 2):
         return ops.l2_norm(x, **settings)
     if abs(ord) == math.inf:
         return (ops.max if ord > 0 else ops.min)(size, **settings)
@@ -339,14 +338,14 @@ def _power(x, p):
 
 
 def _matrix_norm(x, ord):
-    if ord == "fro":
+    if ord in ("fro", "f"):
         return ops.l2_norm(x, axis=(-2, -1))
     if ord == "nuc":
         return ops.sum(ops.singular_values(x), axis=-1)
     if abs(ord) == 2:
         sizes = ops.singular_values(x)
     else:
-        sizes = ops.sum(ops.absolute(x), axis={1: -2, math.inf: -1}[abs(ord)])
+        sizes = ops.sum(ops.absolute(x), axis=-2 if abs(ord) == 1 else -1)
     return (ops.max if ord > 0 else ops.min)(sizes, axis=-1)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..engine import Listener, Symbolic, Variable, context, history, inplace, tracked
 from ..engine.backward import sweep
-from ..engine.bundle import Bundling, members
+from ..engine.bundle import Bundling, member, members
 from ..engine.graph import next_number
 from ..engine.op import KINDS, in_checkpoint
 from ..engine.run import VALUES_ONLY
@@ -27,7 +27,8 @@ class _Uses(Listener):
         self.computed_before = {}  # as an ordered set
         self.leaves = {}  # weak references by id: a run may make leaves for itself
         self.heard = set()  # the numbers of nodes whose inputs have been noted
-        self.values = []  # (op, what `_noted` returns for an operand or a setting)
+        self.ops = []  # (the op's name, how many operands and settings it has)
+        self.values = []  # what `_noted` returns for each of them
         for x in filter(tracked, arguments):
             self.note(x)
 
@@ -54,8 +55,10 @@ class _Uses(Listener):
             # A constant that is read in no_grad() may be a statistic, which the next call changes.
             if tracked(x) or isinstance(x, Variable) and context.recording:
                 self.note(x)
-        if output._node:
-            self.values += [(op, _noted(x)) for x in tree_leaves((inputs, settings))]
+        if output._node and op not in (recomputed, member):  # of an inner checkpoint
+            operands = tree_leaves((inputs, settings))
+            self.ops.append((op.__name__, len(operands)))
+            self.values += map(_noted, operands)
         if output._node and output._node.op is op:
             self.heard.add(output._node.number)
 
@@ -85,11 +88,9 @@ def _noted(x):
 
 
 def _agree(first, again):
-    """Return whether two runs have used the same numbers and arrays, if they ran the same ops."""
-    if [op for op, _ in first] != [op for op, _ in again]:  # such as those of record_attention
-        return True
+    """Return whether the same ops used the same numbers and arrays in two runs."""
     close = lambda a, b: type(a) is type(b) is float and np.isclose(a, b, equal_nan=True)
-    return all(a in (None, b) or close(a, b) for (_, a), (_, (b, _)) in zip(first, again))
+    return all(a in (None, b) or close(a, b) for a, (b, _) in zip(first, again))
 
 
 class _Attributes(Listener):
@@ -167,9 +168,8 @@ class _Call:
         computed = uses.results(output)
         self.arrays = [y._data for y in computed]
         self.inputs, self.constants = uses.tensors()
-        self.values = [
-            (op, None if owner and owner() is None else value) for op, (value, owner) in uses.values
-        ]
+        self.values = [None if owner and owner() is None else x for x, owner in uses.values]
+        self.ops = uses.ops
         self.returned = next_number()  # the user may change the outputs from now on
         return output, computed
 
@@ -205,23 +205,31 @@ class _Call:
         return [found.get(x) for x in self.inputs] + [None] * len(self.constants)
 
     def compare(self, outputs, uses):
-        """Raise ValueError if the second run returned or used other values."""
-        if (
-            [y.shape for y in outputs] != [first.shape for first in self.arrays]
-            or any(
-                _differs(y._data, first)
-                for y, first in zip(outputs, self.arrays)
-                if not inplace.was_changed(first, self.returned)
-            )
-            or not set(filter(tracked, self.inputs)).issubset(uses.tensors()[0])
-            or not _agree(self.values, uses.values)
+        """Raise ValueError if the second run did, used or returned something else."""
+        frozen = not all(map(tracked, self.inputs)) or any(map(tracked, self.constants))
+        may_differ = frozen or self.run["listeners"]  # record_attention adds ops
+        if [y.shape for y in outputs] != [first.shape for first in self.arrays] or any(
+            _differs(y._data, first)
+            for y, first in zip(outputs, self.arrays)
+            if not inplace.was_changed(first, self.returned)
+        ):
+            what = "the outputs"
+        elif self.ops != uses.ops and not may_differ:
+            what = "the ops"
+        elif (
+            not set(filter(tracked, self.inputs)).issubset(uses.tensors()[0])
+            or self.ops == uses.ops
+            and not _agree(self.values, uses.values)
             or any(inplace.replaced(x)[0] > self.returned for x in self.constants)
         ):
-            raise ValueError(
-                "a checkpointed function must return the same output when it runs again, but the "
-                "outputs differ. Between the two runs, do not change arrays or replace parameters "
-                "that the function uses. Draw random numbers with ta.rand and similar functions."
-            )
+            what = "the Tensors or values that it uses"
+        else:
+            return
+        raise ValueError(
+            "a checkpointed function must return the same output when it runs again, but "
+            f"{what} differ. Between the two runs, do not change arrays or replace parameters "
+            "that the function uses. Draw random numbers with ta.rand and similar functions."
+        )
 
 
 def _differs(again, first):

@@ -72,7 +72,7 @@ def _gradients(ys, inputs, gs, create_graph, retain):
         inputs,
         [g for _, g in pairs],
         create_graph=create_graph,
-        retain_graph=retain or create_graph,
+        retain_graph=retain,
         allow_unused=True,
     )
     zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
@@ -99,8 +99,7 @@ def _returned(result, create_graph, *arguments):
         return result
     if any(isinstance(x, Variable) for x in arguments):
         return Tensor._of(result._data)
-    array = result.numpy()
-    return array if array.ndim else array[()]
+    return result.numpy()[()]
 
 
 def vjp(
@@ -163,7 +162,8 @@ def value_and_grad(
 
     def both(*args, **kwargs):
         recorded = _recorded(create_graph)
-        places = [range(len(args))[i] for i in chosen]  # IndexError if f gets fewer arguments
+        # IndexError if f gets fewer arguments
+        places = [range(len(args))[i] for i in chosen]  # type: ignore[index]
         inputs = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice
         y = _call(f, [inputs.get(i, x) for i, x in enumerate(args)], kwargs)
         if y.size != 1:
