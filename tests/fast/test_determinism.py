@@ -12,7 +12,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op, optim
 from tinygrad_attn.check import detect_anomaly, gradcheck
-from tinygrad_attn.engine import context
+from tinygrad_attn.engine import context, inplace
 
 
 def make(seed):
@@ -155,6 +155,26 @@ def test_gradcheck_in_two_threads():
         )
 
     assert in_threads(job(1), job(2)) == [job(1)(), job(2)()]
+
+
+def test_the_values_of_one_tensor_may_be_read_in_many_threads(monkeypatch):
+    """The memory that is lent is counted; no count may be lost."""
+    before, lost, w = sys.getswitchinterval(), [], Tensor(np.ones(3))
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    monkeypatch.setattr(threading, "excepthook", lost.append)
+    sys.setswitchinterval(1e-6)
+    try:
+        readers = [
+            threading.Thread(target=lambda: [w.numpy().sum() for _ in range(2000)])
+            for _ in range(4)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not lost and id(inplace.owner(w._data)) not in inplace.lent
 
 
 def test_in_place_changes_are_found_in_the_thread_that_made_them():

@@ -705,6 +705,11 @@ OTHERS = {  # a second run that is another one: its first and its second functio
         lambda x: checkpoint(lambda x: (x - 1) * 3.0, x),
         "the Tensors or values that it uses",
     ),
+    "floats of its own": (
+        lambda x: (x - 1) * np.sin([1.0, 2.0, 3.0]),
+        lambda x: (x - 1) * np.sin([2.0, 3.0, 4.0]),
+        "the Tensors or values that it uses",
+    ),
     "tensors": (
         lambda x: x * ONE,
         lambda x: x * ONE.detach(),
@@ -712,6 +717,49 @@ OTHERS = {  # a second run that is another one: its first and its second functio
     ),
 }
 ONE = Tensor(np.ones(3), requires_grad=True)
+
+
+def test_floats_of_its_own_may_differ_by_rounding_between_the_two_runs():
+    x, small = Tensor(np.ones(3), requires_grad=True), iter((0.0, 1e-15))
+    checkpoint(lambda x: x * np.sin(next(small) + np.arange(3)), x).sum().backward()
+    assert_close(x.grad, np.sin(np.arange(3)))
+
+
+@pytest.mark.parametrize("ask", ["hook", "retain", "grad"])
+def test_the_gradient_of_an_output_between_outputs_is_refused(ask):
+    """Outside, only a part of it is known."""
+
+    def f(x):
+        hidden = np.sin(x)
+        return hidden, hidden * hidden
+
+    x = Tensor(np.ones(3), requires_grad=True)
+    hidden, y = checkpoint(f, x)
+    if ask == "hook":
+        hidden.register_hook(lambda g: g * 10)
+    if ask == "retain":
+        hidden.retain_grad()
+    with pytest.raises(ValueError, match="another output is computed from it"):
+        ta.grad((hidden + y).sum(), [x, hidden] if ask == "grad" else x)
+    pair = checkpoint(lambda x: (np.sin(x), np.cos(x)), x)
+    pair[0].retain_grad()
+    (pair[0] + pair[1]).sum().backward()
+    assert_close(x.grad, np.cos(1) - np.sin(np.ones(3)))
+    assert_close(pair[0].grad, np.ones(3))
+
+
+def test_a_checkpointed_method_repeats_the_attributes_of_its_module():
+    class Encoder(nn.Module):
+        stop = False
+
+        def encode(self, x):
+            return np.sin(x.detach() if self.stop else x)
+
+    encoder, x = Encoder(), Tensor(np.ones(3), requires_grad=True)
+    y = checkpoint(encoder.encode, x)
+    encoder.stop = True
+    y.sum().backward()
+    assert_close(x.grad, np.cos(np.ones(3)))
 
 
 @pytest.mark.parametrize("first, second, what", OTHERS.values(), ids=OTHERS)

@@ -23,6 +23,9 @@ from numpy import ndarray
 
 from ..errors import describe
 from .graph import Symbolic, array_of, next_number
+from .run import new_lock
+
+_lock = new_lock()
 
 
 @dataclass(slots=True)
@@ -64,23 +67,31 @@ def checksum_of(array):
     return zlib.crc32((array if array.flags.c_contiguous else array.ravel(order="K")).data)
 
 
+def _event():
+    """Return the number of an event that happens now."""
+    global latest
+    with _lock:
+        latest = next_number()
+        return latest
+
+
 def changed(*arrays):
     """Report that the package has written to these arrays."""
-    global latest
-    latest = next_number()
+    now = _event()
     for base in map(owner, filter(has_memory, arrays)):
         if id(base) not in written:
-            finalize(base, written.pop, id(base)).atexit = False  # not when Python ends
-        written[id(base)] = latest
+            finalize(base, written.pop, id(base), None).atexit = False  # not when Python ends
+        written[id(base)] = now
 
 
 def replace(tensor, array):
     """Give the tensor another array. Tensors that share the memory of either array keep theirs."""
-    global latest, latest_replacement
-    latest = latest_replacement = next_number()
+    global latest_replacement
     old = tensor._data
     same_type = array.shape == old.shape and array.dtype == old.dtype
-    tensor._replaced = latest, replaced(tensor)[1] if same_type else latest
+    with _lock:
+        latest_replacement = now = _event()
+    tensor._replaced = now, replaced(tensor)[1] if same_type else now
     tensor._data = array
 
 
@@ -91,7 +102,6 @@ def replaced(x):
 
 def hand_out(array):
     """Return a view of the array for the user, who can write to it as long as the view exists."""
-    global latest
     if isinstance(array, Symbolic):
         array.lent = True
     if not has_memory(array):
@@ -99,22 +109,24 @@ def hand_out(array):
     # NumPy looks through arrays for the base of a view, but not through this memoryview. So this
     # view lives until the last view of it is gone.
     view, base = np.asarray(memoryview(array)), owner(array)
-    if id(base) not in lent:
-        latest = next_number()
-        lent[id(base)] = Loan(latest, checksum_of(base))
-    lent[id(base)].views += 1
+    with _lock:
+        if (loan := lent.get(id(base))) is None:
+            loan = Loan(_event(), checksum_of(base))
+        loan.views += 1
+        lent[id(base)] = loan  # also if the last other view has just been collected
     finalize(view, _returned, base).atexit = False
     return view
 
 
 def _returned(base):
     """Record that an array through which the user could write is gone."""
-    loan = lent[id(base)]
-    loan.views -= 1
-    if not loan.views:
-        del lent[id(base)]
-        if checksum_of(base) != loan.checksum:
-            changed(base)
+    with _lock:
+        loan = lent[id(base)]
+        loan.views -= 1
+        if not loan.views:
+            del lent[id(base)]
+    if not loan.views and checksum_of(base) != loan.checksum:
+        changed(base)
 
 
 def unshared(array):
