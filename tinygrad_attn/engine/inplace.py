@@ -151,15 +151,17 @@ def was_changed(array, since):
 
 def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
-    checksums = node.checksums = {}
+    checksums = {}
     for place, value in enumerate((y, *node.inputs)):
         array = array_of(value)
-        if place and array is value:  # an operand that is no tensor
-            can_change = is_writeable(array)
-        else:
-            can_change = lent and has_memory(array) and id(owner(array)) in lent
+        can_change = (
+            is_writeable(array)
+            if place and array is value  # an operand that is no tensor
+            else lent and has_memory(array) and id(owner(array)) in lent
+        )
         if can_change and node.op.reads(place, create_graph=True):
             checksums[place] = checksum_of(array)
+    node.checksums = checksums or None
 
 
 def check(y, create_graph):

@@ -211,13 +211,13 @@ class Op:
 
         `needed` contains the tensors that need a gradient; None means all.
         """
-        node, vjps, wanted = y._node, self.vjps, []
-        inputs, settings = node.inputs, node.settings
+        node = y._node
+        inputs, settings, vjps = node.inputs, node.settings, self.vjps
         if not inputs:
             return node.op.pull()  # released by another thread
         if create_graph and self.stands_for is not self:
             return self.stands_for.pull(y, g, needed, create_graph)
-        arguments = [g, y if create_graph else y._data]
+        arguments, wanted = [g, y if create_graph else y._data], []
         for i, x in enumerate(inputs):
             if isinstance(x, Variable):
                 if needed is None or x in needed:

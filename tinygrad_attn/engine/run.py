@@ -152,7 +152,7 @@ class _Mode(ContextDecorator):
         blocks = here["blocks"][self._setting]
         last = max(i for i, (block, _) in enumerate(blocks) if block is self)
         _, before = blocks.pop(last)
-        if last < len(blocks):  # This block is a generator's, and another began inside it.
+        if blocks[last:]:  # This block is a generator's, and another began inside it.
             blocks[last] = blocks[last][0], before
         else:
             here[self._setting] = before

@@ -36,8 +36,8 @@ def values(x):
 
 
 def integers(x, function, name):
-    """Return x as a plain array of integers, copied because the caller may change the original."""
-    array = np.copy(array_of(values(x)))
+    """Return x as a plain array of integers."""
+    array = array_of(values(x))
     if array.dtype.kind not in "iu":
         raise TypeError(
             f"{function} needs integers as {name}, got {describe(x)}. Write astype(np.int64)."

@@ -115,10 +115,15 @@ def broadcast_arrays(*args):
     return tuple(ops.broadcast_to(x, shape=shape) for x in operands(args))
 
 
+def axes_of(axis, ndim, *settings):
+    """Return one axis, several or all (None) as a tuple of axes that count from the first."""
+    return normalize_axis_tuple(range(ndim) if axis is None else axis, ndim, *settings)
+
+
 def windows(x, window_shape, axis=None):
     """All windows of this shape, as new last axes."""
     sizes = tuple(np.atleast_1d(window_shape).tolist())
-    axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim, "axis", True)
+    axes = axes_of(axis, x.ndim, "axis", True)
     return ops.windows(x, sizes=sizes, axes=axes)
 
 
@@ -203,7 +208,7 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
 
 def gradient(f, *varargs, axis=None, edge_order=1):
     """Central differences inside, one-sided ones at the ends."""
-    axes = normalize_axis_tuple(range(f.ndim) if axis is None else axis, f.ndim)
+    axes = axes_of(axis, f.ndim)
     steps = varargs if len(varargs) > 1 else (varargs or (1.0,)) * len(axes)
     if edge_order != 1:
         raise refused("np.gradient", "edge_order", edge_order)
@@ -240,14 +245,14 @@ def linspace(start, stop, num=50, endpoint=True):
 
 def dot(a, b):
     """The sum over the last axis of a and the second to last of b."""
-    if np.ndim(a) == 0 or np.ndim(b) == 0:
+    if 0 in (np.ndim(a), np.ndim(b)):
         return ops.multiply(a, b)
     return ops.matmul(a, b) if np.ndim(b) <= 2 else tensordot(a, b, (-1, -2))
 
 
 def inner(a, b):
     """The sum over the last axes of both."""
-    return ops.multiply(a, b) if np.ndim(a) == 0 or np.ndim(b) == 0 else tensordot(a, b, (-1, -1))
+    return ops.multiply(a, b) if 0 in (np.ndim(a), np.ndim(b)) else tensordot(a, b, (-1, -1))
 
 
 def vecdot(a, b, axis=-1):
@@ -312,7 +317,7 @@ def cross(a, b, axis=-1):
 def norm(x, ord=None, axis=None, keepdims=False):
     """The norm of a vector or matrix, by `ord`."""
     np.linalg.norm(np.ones([1] * x.ndim), ord, axis)  # raises NumPy's errors
-    axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
+    axes = axes_of(axis, x.ndim)
     if ord is None or len(axes) == 1:
         return vector_norm(x, axes, keepdims, ord)
     y = _matrix_norm(np.moveaxis(x, axes, (-2, -1)), ord)
