@@ -296,10 +296,10 @@ def checkpoint(f: Callable[..., Result], *xs, **keywords) -> Result:
     random numbers, for example in dropout. It changes no buffer. `ta.activations` records the first
     run, and gets gradients from the second. Checkpoints can be nested and differentiated more than
     once. Inside f, take gradients with value_and_grad or vjp. The gradient of an output contains
-    no contributions of other outputs that f computes from it, so hooks on it are refused. Raises ValueError if the second run
-    returns a different output, and RuntimeError if a tensor computed in f is used outside without
-    being returned. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with
-    sublinear memory cost" (2016).
+    no contributions of other outputs that f computes from it, so hooks on it are refused. Raises
+    ValueError if the second run returns a different output, and RuntimeError if a tensor computed
+    in f is used outside without being returned. Like torch.utils.checkpoint. Source: T. Chen et
+    al., "Training deep nets with sublinear memory cost" (2016).
     """
     if context.recording is not True:  # also inside the first run of another checkpoint
         return f(*xs, **keywords)
