@@ -143,7 +143,8 @@ class Module:
         """Call hook(module, grad_input, grad_output) in the backward pass.
 
         Both gradients are tuples, with None for a value without a gradient. A result other than
-        None replaces grad_input.
+        None replaces grad_input. As in PyTorch, arguments and outputs are new Tensors, and the
+        gradient of one output contains no contributions of another.
         """
         return Hook(self, "backward", hook)
 
