@@ -98,12 +98,16 @@ class Engine:
             refusal = None
             for attempt in self._attempts(name, arguments, settings):
                 try:
-                    return attempt()
+                    result = attempt()
+                    if result is not None or name == "zero":
+                        return result
+                    refusal = refusal or Missing(f"{name} returns None")
                 except ACCIDENTS:
                     raise
                 except Exception as error:
                     refusal = refusal or error  # the likeliest spelling comes first
-            raise Missing(f"{name}: {refusal}" if refusal else f"{name} is not offered")
+            text = f"{name}: {refusal}" if refusal else f"{name} is not offered"
+            raise Missing(text) from refusal
 
         return self._choice(name, call)
 

@@ -85,6 +85,14 @@ def _regrouped(found: Shape, expected: Shape) -> str:
     return "It has the right number of elements: check which axis each of the sizes comes from."
 
 
+REFLECTED = {
+    "+": "__radd__",
+    "-": "__rsub__",
+    "*": "__rmul__",
+    "/": "__rtruediv__",
+    "@": "__rmatmul__",
+}
+"""The methods that Python calls for the right operand."""
 REVERSED = ".T reverses all axes of an array with more than two. Swap only the last two: x.swapaxes(-1, -2)."
 
 
@@ -105,6 +113,9 @@ def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str 
         )
     if re.search("'(Scalar|Tensor)' object is not iterable", text):
         return "Parents and what belongs to each of them are tuples, even if there is one: (self,)."
+    if found := re.search(r"unsupported operand .* for (\S+): .* and '(Tensor|Dual|Scalar)'", text):
+        method = REFLECTED.get(found[1], "")
+        return f"The left operand does not support {found[2]}s, so Python calls the method {method} of the {found[2]}."
     if "'float' object cannot be interpreted as an integer" in text:
         return "Sizes and indices are whole numbers: divide with // instead of /."
     if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]*)\)", text):
