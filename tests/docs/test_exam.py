@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from contextlib import suppress
+from itertools import combinations
 from types import ModuleType
 
 import numpy as np
@@ -91,6 +92,14 @@ def test_each_case_has_its_own_name_and_a_group(marker):
     assert all(case.name.startswith(f"{case.group}: ") for case in cases)
 
 
+def test_tensors_of_one_shape_have_different_numbers(marker):
+    """Or a gradient that belongs to another operand would pass."""
+    for case in sys.modules["_exam_cases"].CASES:
+        tensors = [x for x in getattr(case, "tensors", {}).values() if x.ndim]
+        for first, second in combinations(tensors, 2):
+            assert not np.array_equal(first, second), case.name
+
+
 # ---- planted mistakes
 
 GRAD = "coming[id(parent)] = coming[id(parent)] + share if id(parent) in coming else share"
@@ -137,6 +146,33 @@ ENGINES = {  # what is changed in the solution, the case that finds it, and the 
         "lambda g: -2 * g",
         "elementwise: 2.0 - x",
         "the gradient is 2 times what it should be",
+    ),
+    "operands swapped": (
+        "return self._operand(other) - self",
+        "return self - other",
+        "elementwise: 2.0 - x",
+        "the value is 1, should be -1: the operands are swapped",
+    ),
+    "line of an error": (
+        "g @ other.data.swapaxes(-1, -2)",
+        "g @ other.data",
+        "products: matmul(x, y), x (2, 3), y (3, 4)",
+        "in line 71 of engine.py: matmul",
+    ),
+    "lost in float32": (
+        "return total * (total.data.size / self.data.size)",
+        "return Tensor(np.float32(self.data.mean(axis, keepdims=keepdims)))",
+        "state: mean(x, axis=0) of float32 stays float32",
+        "the gradient is missing, and no error says so",
+    ),
+    "one array in place": (
+        f"                {GRAD}",
+        "                if id(parent) in coming:\n"
+        "                    coming[id(parent)] += share\n"
+        "                else:\n"
+        "                    coming[id(parent)] = share if share.ndim > 1 else rule(g)",
+        "state: (x + y) + x, x (3,), y (3,)",
+        "a contribution that was meant for x",
     ),
     "turned": (
         "(self,), (lambda g: g.T,)",
@@ -223,7 +259,7 @@ def test_only_and_need_and_the_score(capfd, tmp_path):
     out = said(capfd, path, "--only", "order, shapes", code=0)
     assert "order: 9 of 9 right\n" in out and "shapes: 3 of 3 right, 7 not offered" in out
     assert "all: 12 of 12 right, 7 not offered" in out and "products" not in out
-    assert "MISSING stack([x, y, x], axis=1), x (2, 3), y (2, 3): stack is not offered" in out
+    assert "MISSING stack([x, y, y], axis=1), x (2, 3), y (2, 3): stack is not offered" in out
     said(capfd, path, "--only", "shapes", "--need", "shapes", code=1)
     form = json.loads(said(capfd, path, "--only", "shapes", "--json", code=0))
     assert form["output"] == "exam shapes: 3 of 3 checks pass, 7 not offered."
@@ -314,6 +350,52 @@ scalar = True
 tensor = Number
 value = lambda t: t.v
 """
+
+
+TAPE = """
+class Number:
+    tape = []
+
+    def __init__(self, data, *made):
+        self.data, self.grad, self.made = data, None, made
+        self.tape.append(self)
+
+    def __mul__(self, other):
+        factor = other.data if isinstance(other, Number) else other
+        return Number(self.data * factor, self, factor)
+
+    def backward(self):
+        self.grad = 1.0
+        for y in reversed(self.tape):
+            if y.made and y.grad is not None:
+                x, factor = y.made
+                x.grad = (x.grad or 0.0) + y.grad * factor
+
+scalar, tensor = True, Number
+"""
+
+
+def test_a_second_pass_that_runs_the_first_again_is_named(examined):
+    verdicts, helps = examined(TAPE, "passes")
+    for name in ("backward of 3 a, then of 5 a", "h = 2 a; backward of 3 h, then of 5 h"):
+        assert verdicts[f"passes: {name}"] == "WRONG"
+        assert "runs the first one again" in helps[f"passes: {name}"], helps
+
+
+FUNCTIONS_OF_OBJECTS = """
+class Node:
+    def __init__(self, x): self.x = x
+    def __radd__(self, number): return Node(number + self.x)
+    def __mul__(self, other): return Node(self.x * other.x)
+    def sum(self): return Node(self.x.sum())
+gradients = lambda f, xs: [x * 0 + 1 for x in xs if f(*map(Node, xs))]
+constant, value = Node, lambda node: node.x
+"""
+
+
+def test_an_array_of_objects_is_not_offered_whatever_the_engine_is(examined):
+    verdicts, helps = examined(FUNCTIONS_OF_OBJECTS, "numpy")
+    assert verdicts["numpy: A + x, x (3,)"] == "MISSING", helps
 
 
 def test_a_gradient_may_be_a_plain_number_whatever_a_value_is(examined):

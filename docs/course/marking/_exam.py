@@ -235,9 +235,9 @@ def value_of(case: Formula, engine: Engine, right_y: np.ndarray) -> Verdict:
     y = case.on(engine.word)(*(engine.constant(float(x) if engine.scalar else x) for x in inputs))
     if y is None:
         raise Missing("the result is None")
+    if isinstance(y, np.ndarray) and y.dtype == object:
+        raise Missing(OBJECTS)
     if isinstance(y, NUMBERS) and not engine.functional:
-        if np.asarray(y).dtype == object:
-            raise Missing(OBJECTS)
         return "LOST", f"the result is a {type(y).__name__}, not a tensor: the graph ends here"
     found = fitted(engine.value(y), right_y, engine)
     if close(found, right_y):
@@ -259,11 +259,11 @@ def gradient(case: Formula, engine: Engine, i: int, g: Any, weights: np.ndarray)
     said = [text for text, m in case.mistakes.items() if close(g, given_by(m, case, i, weights))]
     if not np.any(g) and not case.accepts:
         return "LOST", ": ".join(["it is zero, and no error says so", *said[:1]])
-    if not alike and g.shape == weights.shape and sums_to(g.shape, right.shape):
+    if not alike and sums_to(g.shape, right.shape):
         said = ["the copies that broadcasting made are not added up"]
     elif alike and weights.ndim and not said and close(g, weights):
         said = ["it is the incoming gradient g, unchanged"]
-    elif alike and not said and not case.loops:
+    elif alike and not (said or case.loops or case.accepts):
         said = [*filter(None, [explanation(case, engine, i)])]
     return "WRONG", ": ".join([difference(g, right), *said[:1]])
 
