@@ -32,7 +32,7 @@ DIAGNOSES = (
     "steps",
     "values",
 )
-NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch", "_wording"}
+NOT_SAID = {"_bugs", "_language", "_practice_proof", "_stubs", "_watch", "_wording"}
 """Modules of the marker that say nothing to a learner."""
 READS = {
     *("startswith", "endswith", "split", "partition", "rpartition", "removeprefix"),

@@ -25,7 +25,7 @@ from _exam_cases import CASES, GROUPS, Case, Formula
 from _exam_engine import ACCIDENTS, NUMBERS, Crash, Engine, Missing, Refused
 from _marking import Exercise, Marks
 from _rules import sums_to
-from _words import in_stub_words
+from _words import about_shape, in_stub_words
 
 import tinygrad_attn as ta
 from tinygrad_attn.check.report import index_of_largest
@@ -244,7 +244,9 @@ def value_of(case: Formula, engine: Engine, right_y: np.ndarray) -> Verdict:
         return RIGHT
     texts = {said: text for said, text in case.mistakes.items() if isinstance(text, str)}
     said = [s for s, text in texts.items() if close(found, in_numpy(instead(case, text))(*inputs))]
-    return "WRONG", ": ".join([f"the value is {difference(found, right_y)}", *said[:1]])
+    if found.shape != right_y.shape:
+        said.append(about_shape(found.shape, right_y.shape))
+    return "WRONG", ": ".join(filter(None, ["the value", difference(found, right_y), *said[:1]]))
 
 
 def gradient(case: Formula, engine: Engine, i: int, g: Any, weights: np.ndarray) -> Verdict:

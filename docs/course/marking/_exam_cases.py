@@ -93,18 +93,22 @@ def formula(
     group: str,
     text: str,
     *,
+    called: str = "",
     note: str = "",
     mistakes: Mistakes | None = None,
     right: Any = None,
     accepts: Callable | None = None,
     **inputs: Any,
 ) -> None:
-    """Add a formula. A tuple of lengths stands for a random array of this shape."""
+    """Add a formula, perhaps `called` otherwise than its text.
+
+    A tuple of lengths stands for a random array of this shape.
+    """
     made = {k: random(*x, seed=ord(k)) if isinstance(x, tuple) else x for k, x in inputs.items()}
     tensors = {k: np.array(x) for k, x in made.items() if k.islower()}
     values = {k: x for k, x in made.items() if not k.islower()}
     shapes = [f"{k} {x.shape}" for k, x in tensors.items() if x.ndim]
-    parts = [f"{group}: {'; '.join(text.splitlines())}", *shapes, note]
+    parts = [f"{group}: {called or '; '.join(text.splitlines())}", *shapes, note]
     name = ", ".join(filter(None, parts))
     CASES.append(Formula(group, name, mistakes or {}, text, tensors, values, right, accepts))
 
@@ -158,7 +162,7 @@ formula(
 formula(
     "order",
     "for _ in range(N): x = x + y\nx",
-    note="N = 10,000",
+    called="x = x + y, 10,000 times",
     N=10_000,
     x=1.0,
     y=0.5,
@@ -396,8 +400,24 @@ formula("reductions", "sum(x, axis=-1)", x=(3, 3))
 formula("reductions", "sum(x, axis=(0, 2))", x=(2, 3, 2))
 formula("reductions", "sum(x, axis=1, keepdims=True)", x=(2, 3))
 formula("reductions", "x / sum(x, axis=1, keepdims=True)", x=(2, 3))
-formula("reductions", "mean(x) * x", x=(2, 3))
-formula("reductions", "mean(x, axis=0) * x", x=(3, 3))
+NOT_DIVIDED = "g is not divided by the number of elements of the mean"
+formula(
+    "reductions",
+    "mean(x) * x",
+    x=(2, 3),
+    mistakes={NOT_DIVIDED: lambda x, weights: weights * x.mean() + (weights * x).sum()},
+)
+formula(
+    "reductions",
+    "mean(x, axis=0) * x",
+    x=(3, 3),
+    mistakes={
+        NOT_DIVIDED: lambda x, weights: weights * x.mean(axis=0) + (weights * x).sum(axis=0),
+        "g is divided by the number of all elements, not of those in one mean": (
+            lambda x, weights: weights * x.mean(axis=0) + (weights * x).sum(axis=0) / x.size
+        ),
+    },
+)
 formula("reductions", "mean(x, axis=(0, 2))", x=(2, 3, 2))
 formula("reductions", "max(x, axis=1)", x=[[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
 formula(
@@ -586,7 +606,7 @@ def stays_float32(f: Callable[[Engine, Any], Any], *shape: int) -> Callable[[Eng
             return None
         dtypes = {"the value": np.asarray(y).dtype, "the gradient": np.asarray(g).dtype}
         wrong = [f"{name} is {dtype}" for name, dtype in dtypes.items() if dtype != np.float32]
-        return f"{' and '.join(wrong)}: {WIDER}" if wrong else 1
+        return f"{', '.join(wrong)}: {WIDER}" if wrong else 1
 
     return run
 

@@ -108,8 +108,10 @@ def tensor_call(kind: type) -> Call:
 
         def rule(g: Any, k: int) -> Any:
             if np.shape(g) != y.shape:
-                text = f"backward passes a gradient of the shape {np.shape(g)}"
-                raise Wrong(f"{text} on to a Tensor of the shape {y.shape}")
+                raise Wrong(
+                    f"backward passes a gradient of the shape {np.shape(g)} on to a Tensor of the "
+                    f"shape {y.shape}"
+                )
             return np.asarray(pullback(g)[k])
 
         rules = tuple(partial(rule, k=k) for k in range(len(parents)))

@@ -121,7 +121,8 @@ def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str 
     if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]*)\)", text):
         wanted = [int(n) for n in sizes[2].split(",") if n]
         return f"The new sizes multiply to {math.prod(wanted)}, but there are {sizes[1]} numbers."
-    does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
+    broadcasts = "broadcast together" in text or "broadcast to a single shape" in text
+    does_not_fit = broadcasts or "matmul" in text and "mismatch" in text
     if does_not_fit and re.search(r"\d, \d+, \d", shapes_given) and reverses(line, source):
         return REVERSED
     if does_not_fit and (flat := re.search(r"np\.(outer|diag|dot)\b", source)):
@@ -133,7 +134,7 @@ def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str 
         tuple(int(n) for n in re.findall(r"\d+", shape))
         for shape in re.findall(r"\(((?:\d+,?\s*)*)\)", text)
     ]
-    if "broadcast together" in text and len(shapes) >= 2:
+    if broadcasts and len(shapes) >= 2:
         (small, large) = sorted(shapes[:2], key=len)
         for axis in range(len(large)):
             if small == large[:axis] + large[axis + 1 :]:
