@@ -179,7 +179,7 @@ ENGINE = [  # the step that finds it, what is changed, and what is said
         4,
         "g * power * self.data",
         "g * 2 * self.data",
-        "4 x ** 3: WRONG\n    gradient of x: 8, should be 12: constant factor",
+        "4 x ** 3: WRONG\n    gradient of x: 8, should be 12: constant factor: the gradient is 0.666667 times what it should be.",
     ),
     (
         4,
@@ -205,9 +205,14 @@ ENGINE = [  # the step that finds it, what is changed, and what is said
         5,
         "(lambda g: g * y,)",
         "(lambda g: g * self.data,)",
-        "the slope of exp(x) is exp(x), the output, not x",
+        "x where y belongs, or a division by y where one by x belongs.\n\n    The slope of exp(x) is exp(x), the output, not x.",
     ),
-    (5, "1 - y * y", "1 - y", "1 - y ** 2, where y is the result, but this is 1 - y"),
+    (
+        5,
+        "1 - y * y",
+        "1 - y",
+        "the gradient lacks a factor (1 + y), or is divided by (1 + y) once too often.\n\n    The slope of tanh(x) is 1 - y ** 2, where y",
+    ),
     # sums and shapes
     (
         6,

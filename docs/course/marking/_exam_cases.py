@@ -269,35 +269,11 @@ def _(engine: Engine) -> Any:
 SWAPPED = "the operands are swapped"
 
 formula("elementwise", "x + y", x=(2, 3), y=(2, 3))
-formula(
-    "elementwise",
-    "x * y",
-    x=(2, 3),
-    y=(2, 3),
-    mistakes={
-        "the factors of the two rules are swapped: the slope of x * y with respect to x is y": (
-            lambda x, y, weights: (weights * x, weights * y)
-        )
-    },
-)
-formula(
-    "elementwise",
-    "-x",
-    x=(2, 3),
-    mistakes={"the minus sign is missing": lambda x, weights: weights},
-)
+formula("elementwise", "x * y", x=(2, 3), y=(2, 3))
+formula("elementwise", "-x", x=(2, 3))
 formula("elementwise", "x - y", x=(2, 3), y=(2, 3), mistakes={SWAPPED: "y - x"})
 formula("elementwise", "x / y", x=3.0, y=-2.0, mistakes={SWAPPED: "y / x"})
-formula(
-    "elementwise",
-    "x ** 3",
-    x=-2.0,
-    mistakes={
-        "the slope of x ** n is n x ** (n - 1), and here the exponent is not reduced by one": -24.0,
-        "the slope of x ** n is n x ** (n - 1), and here the factor n is missing": 4.0,
-        "this is the slope of x ** 2": -4.0,
-    },
-)
+formula("elementwise", "x ** 3", x=-2.0)
 formula(
     "elementwise",
     "x ** 0",
@@ -307,35 +283,9 @@ formula(
         "which is NaN": np.nan
     },
 )
-formula(
-    "elementwise",
-    "exp(x)",
-    x=(2, 3),
-    mistakes={"the slope of exp(x) is exp(x), the output, not x": lambda x, weights: weights * x},
-)
-formula(
-    "elementwise",
-    "log(x)",
-    x=(2, 3),
-    mistakes={
-        "the slope of log(x) is 1 / x, but this is 1 / log(x)": lambda x, weights: (
-            weights / np.log(x)
-        )
-    },
-)
-formula(
-    "elementwise",
-    "tanh(x)",
-    x=(2, 3),
-    mistakes={
-        "the slope is 1 - y ** 2, where y is the result, but this is 1 - x ** 2": (
-            lambda x, weights: weights * (1 - x**2)
-        ),
-        "the slope is 1 - y ** 2, where y is the result, but this is 1 - y": lambda x, weights: (
-            weights * (1 - np.tanh(x))
-        ),
-    },
-)
+formula("elementwise", "exp(x)", x=(2, 3))
+formula("elementwise", "log(x)", x=(2, 3))
+formula("elementwise", "tanh(x)", x=(2, 3))
 formula("elementwise", "exp(x) * tanh(x)", x=0.5)
 formula("elementwise", "log(x) * x", x=2.0)
 formula("elementwise", "relu(x)", x=0.0, accepts=lambda g, _: bool(0 <= g <= 1))
@@ -456,12 +406,7 @@ formula("products", "matmul(x, y)", x=(3, 4), y=(2, 4, 5))
 # ---- shapes
 
 formula("shapes", "transpose(x, (1, 2, 0))", x=(2, 2, 2))
-formula(
-    "shapes",
-    "transpose(x, (1, 0))",
-    x=(3, 3),
-    mistakes={"g is not transposed": lambda x, weights: weights},
-)
+formula("shapes", "transpose(x, (1, 0))", x=(3, 3))
 formula("shapes", "reshape(x, (3, 2))", x=(2, 3))
 formula("shapes", "reshape(transpose(x, (1, 0)), (2, 3)) * y", x=(2, 3), y=(2, 3))
 formula("shapes", "x[I] * y", I=np.array([0, 0, 2]), x=(3,), y=(3,))

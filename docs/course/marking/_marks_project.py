@@ -356,6 +356,14 @@ WALKS = (
     "complete, with x = x + g, not x += g."
 )
 RULES = "A rule takes g, the gradient of the loss with respect to the result, and multiplies it by the slope."
+SLOPES = {
+    "x * y": "The slope of x * y with respect to x is y.",
+    "-x": "The slope of -x is -1.",
+    "x ** n": "The slope of x ** n is n x ** (n - 1).",
+    "exp(x)": "The slope of exp(x) is exp(x), the output, not x.",
+    "log(x)": "The slope of log(x) is 1 / x.",
+    "tanh(x)": "The slope of tanh(x) is 1 - y ** 2, where y is the output.",
+}
 COPIES = "Where broadcasting copied an operand, add up the gradients of the copies. Call chapter 4's unbroadcast once, in backward."
 PLAIN = (
     "Every operation must first turn an operand that is a number or an array into a Tensor. If the "
@@ -394,7 +402,7 @@ STEPS = (
         remembering,
         (
             Question(("__add__",), "elementwise", ("x + y",), RULES),
-            Question(("__mul__",), "elementwise", ("x * y",), RULES),
+            Question(("__mul__",), "elementwise", ("x * y",), f"{RULES} {SLOPES['x * y']}"),
         ),
     ),
     Step(
@@ -424,9 +432,9 @@ STEPS = (
         3,
         nothing,
         (
-            Question(("__neg__",), "elementwise", ("-x",)),
+            Question(("__neg__",), "elementwise", ("-x",), SLOPES["-x"]),
             Question(("__sub__",), "elementwise", ("x - y",)),
-            Question(("__pow__",), "elementwise", ("x ** 3", "x ** 0")),
+            Question(("__pow__",), "elementwise", ("x ** 3", "x ** 0"), SLOPES["x ** n"]),
             Question(("__truediv__",), "elementwise", ("x / y",)),
             *(question for sign in "+*-/" for question in beside(sign)),
             Question(ARITHMETIC, "state", ("(2 x",)),
@@ -436,7 +444,10 @@ STEPS = (
         "5 exp, log, tanh",
         2,
         nothing,
-        [Question((f,), "elementwise", (f"{f}(x), x",)) for f in ("exp", "log", "tanh")],
+        [
+            Question((f,), "elementwise", (f"{f}(x), x",), SLOPES[f"{f}(x)"])
+            for f in ("exp", "log", "tanh")
+        ],
     ),
     Step(
         "6 sums, means and other shapes",
