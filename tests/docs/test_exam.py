@@ -294,6 +294,22 @@ def test_wrong_use_is_said(capfd, tmp_path):
     assert "no group 'ordre'. Did you mean 'order'?" in capfd.readouterr().err
 
 
+def test_a_class_that_records_only_if_asked_is_asked(examined):
+    text = changed(
+        SOLUTION,
+        "data, parents=(), rules=()):",
+        "data, parents=(), rules=(), *, requires_grad=False):",
+    )
+    text = changed(
+        text,
+        "coming = {id(self)",
+        "assert any(t.wanted for t in users_first(self)); coming = {id(self)",
+    )
+    text = changed(text, "rules, None\n", "rules, None\n        self.wanted = requires_grad\n")
+    verdicts, _ = examined(text, "passes")
+    assert set(verdicts.values()) == {"RIGHT"}, verdicts
+
+
 def test_an_adapter_imports_the_engine_beside_it(capfd, tmp_path):
     """Even if the engine's name is that of an exercise of the course."""
     (tmp_path / "engine.py").write_text(SOLUTION, "utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -75,8 +76,10 @@ class Engine:
 
     def _tensor(self, x: Any) -> Any:
         for name in ("Tensor", "Value"):
-            if hasattr(self.adapter, name):
-                return getattr(self.adapter, name)(x if self.scalar else np.array(x))
+            if made := getattr(self.adapter, name, None):
+                asks = "requires_grad" in signature(made).parameters
+                settings = {"requires_grad": True} if asks else {}
+                return made(x if self.scalar else np.array(x), **settings)
         if self.functional:
             raise Missing("the engine differentiates functions and has no tensors with a .grad")
         raise Missing("the adapter offers neither tensor(x) nor gradients(f, xs)")
