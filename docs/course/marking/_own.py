@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from _exam_cases import Formula
 from _marking import Exercise, Marks
-from _marks_project import Project
+from _project import Project
 
 KINDS = ("vjp", "forward", "engine")
 SAMPLES = 3
