@@ -308,6 +308,8 @@ def test_a_class_that_records_only_if_asked_is_asked(examined):
     text = changed(text, "rules, None\n", "rules, None\n        self.wanted = requires_grad\n")
     verdicts, _ = examined(text, "passes")
     assert set(verdicts.values()) == {"RIGHT"}, verdicts
+    verdicts, _ = examined(f"{SOLUTION}\nTensor.__signature__ = 'as of a class in C'", "passes")
+    assert set(verdicts.values()) == {"RIGHT"}, verdicts
 
 
 def test_an_adapter_imports_the_engine_beside_it(capfd, tmp_path):

@@ -77,8 +77,10 @@ class Engine:
     def _tensor(self, x: Any) -> Any:
         for name in ("Tensor", "Value"):
             if made := getattr(self.adapter, name, None):
-                asks = "requires_grad" in signature(made).parameters
-                settings = {"requires_grad": True} if asks else {}
+                settings: dict[str, Any] = {}
+                with suppress(TypeError, ValueError):  # a class in C tells no signature
+                    if "requires_grad" in signature(made).parameters:
+                        settings["requires_grad"] = True
                 return made(x if self.scalar else np.array(x), **settings)
         if self.functional:
             raise Missing("the engine differentiates functions and has no tensors with a .grad")
