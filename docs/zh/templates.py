@@ -32,7 +32,7 @@ DIAGNOSES = (
     "steps",
     "values",
 )
-NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch", "_wording"}
+NOT_SAID = {"_bugs", "_language", "_practice_proof", "_stubs", "_watch", "_wording"}
 """Modules of the marker that say nothing to a learner."""
 READS = {
     *("startswith", "endswith", "split", "partition", "rpartition", "removeprefix"),
@@ -151,7 +151,7 @@ class Texts(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name in ("sub", "replace"):  # what is put in is said
+        if name in ("sub", "replace") and len(node.args) > 1:  # what is put in is said
             self.visit(node.func)
             self.visit(node.args[int(name == "replace" or ast.unparse(node.func) == "re.sub")])
         elif name in READS:

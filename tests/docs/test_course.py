@@ -540,7 +540,9 @@ def test_each_bug_shows_and_its_op_is_the_only_right_answer(marker, capsys):
         assert any(sign in shown for sign in ("by the VJPs", "value is wrong", "stops before")), (
             shown
         )
-        for answer in [*game.ops(case), game.SWEEP]:
+        answers = [*game.ops(case), game.SWEEP]
+        assert case.answer in answers, case.text
+        for answer in answers:
             assert marker.main("zoo", str(number), answer) == (0 if answer == case.answer else 1)
             said = capsys.readouterr().out
             assert said.startswith("Yes") if answer == case.answer else case.bug not in said

@@ -32,7 +32,7 @@ ANSWERS = {  # right and wrong lines in place of `return None`, and what is said
         RELU,
         "return Tensor(np.maximum(self.data, 0), (self,), (lambda g: g * (self.data > 0),))",
         "return Tensor(np.maximum(self.data, 0), (self,), (lambda g: g,))",
-        "returns its argument g unchanged",
+        "it is the incoming gradient g, unchanged",
     ),
 }
 

@@ -11,7 +11,8 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ import numpy as np
 from _apart import mark_apart
 from _class import results
 from _compare import Line
-from _exam_cases import CASES, GROUPS, Case, Formula, Procedure
+from _exam_cases import CASES, GROUPS, Case, Formula
 from _exam_engine import ACCIDENTS, NUMBERS, Crash, Engine, Missing, Refused
 from _marking import Exercise, Marks
+from _rules import sums_to
+from _words import about_shape, in_stub_words
 
 import tinygrad_attn as ta
 from tinygrad_attn.check.report import index_of_largest
@@ -145,36 +148,72 @@ def examine(marks: Marks, groups: Sequence[str] = GROUPS) -> None:
         return marks.failed(ADAPTER, *marks.explain(error))
     for case in CASES:
         if case.group in groups and not marks.begin(case.name):
-            verdict, sentence = outcome(case, engine)
+            verdict, sentence = outcome(marks, case, engine)
             if verdict == "RIGHT":
                 marks.lines.append(Line(case.name, verdict))
             else:
                 marks.failed(case.name, verdict, sentence)
 
 
-def outcome(case: Case, engine: Engine) -> Verdict:
+def outcome(marks: Marks, case: Case, engine: Engine) -> Verdict:
     """Return the verdict on a case, whatever the engine raises."""
-    judge: Any = formula if isinstance(case, Formula) else procedure
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            return judge(case, engine)
+        return quietly(partial(whole, case, engine))
     except Refused:
         return RIGHT
-    except Crash as error:
-        return "CRASH", first_line(str(error))
     except Missing as error:
         return "MISSING", first_line(str(error))
     except BaseException as error:  # SystemExit and KeyboardInterrupt can only be the engine's own
-        accident = isinstance(error, ACCIDENTS) or not isinstance(error, Exception)
-        return "CRASH" if accident else "MISSING", first_line(f"{type(error).__name__}: {error}")
+        cause = error.__cause__ or error if isinstance(error, Crash) else error
+        if cause is error and isinstance(error, Crash):
+            return "CRASH", str(error)
+        accident = isinstance(error, (Crash, *ACCIDENTS)) or not isinstance(error, Exception)
+        if not accident:
+            return "MISSING", first_line(f"{type(error).__name__}: {error}")
+        return "CRASH", "\n".join(map(first_line, marks.explain(cause)[1].splitlines()[:3]))
+
+
+def quietly(judge: Callable[[], Verdict]) -> Verdict:
+    """Judge without warnings."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return judge()
 
 
 def first_line(text: str) -> str:
     return (text.strip().splitlines() or ["no reason is given"])[0][:200]
 
 
-def procedure(case: Procedure, engine: Engine) -> Verdict:
+def whole(case: Case, engine: Engine) -> Verdict:
+    """Return the verdict on the first part of a case that is not right."""
+    for part, judge in parts(case, engine).items():
+        verdict, sentence = judge()
+        if verdict != "RIGHT":
+            return verdict, ": ".join(filter(None, [part, sentence]))
+    return RIGHT
+
+
+def parts(case: Case, engine: Engine) -> dict[str, Callable[[], Verdict]]:
+    """Return what is judged in a case: the value of a formula, and then the gradients by name."""
+    if not isinstance(case, Formula):
+        return {"": partial(procedure, case, engine)}
+    right_y = np.asarray(in_numpy(case)(*case.tensors.values()))
+    value = cache(partial(value_of, case, engine, right_y))
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal(right_y.shape) if right_y.ndim else np.ones(())
+    inputs = [*case.tensors.values()]
+    pulled = cache(lambda: engine.pull(case.on(engine.word), inputs, weights))
+
+    def judge(i: int) -> Verdict:
+        if value() != RIGHT:
+            return "WRONG", "the value is not right yet"
+        return gradient(case, engine, i, pulled()[i], weights)
+
+    names = [f"gradient of {name}" for name in case.tensors]
+    return {"": value} | {name: partial(judge, i) for i, name in enumerate(names)}
+
+
+def procedure(case: Any, engine: Engine) -> Verdict:
     """Compare the number that a procedure returns with the accepted ones."""
     result = case.run(engine)
     if isinstance(result, str):
@@ -182,88 +221,94 @@ def procedure(case: Procedure, engine: Engine) -> Verdict:
     if result is None:
         return "LOST", "the gradient is missing, and no error says so"
     result = fitted(result, np.float64(0), engine)
-    if any(close(result, number) for number in case.right):
+    if close(result, case.right):
         return RIGHT
-    sentences = [text for text, number in case.mistakes.items() if close(result, number)]
-    return "WRONG", ": ".join([difference(result, case.right[0]), *sentences[:1]])
+    said = [text for text, number in case.mistakes.items() if close(result, number)]
+    return "WRONG", ": ".join([difference(result, case.right[0]), *said[:1]])
 
 
-def formula(case: Formula, engine: Engine) -> Verdict:
-    """Compare the value and the gradients of a formula with NumPy's."""
+def value_of(case: Formula, engine: Engine, right_y: np.ndarray) -> Verdict:
+    """Compare the value of a formula with NumPy's."""
     inputs = [*case.tensors.values()]
     if engine.scalar and any(x.ndim for x in inputs):
         raise Missing("the engine has numbers only")
-    f, numpy_f = case.on(engine.word), case.on(numpy_word)
-    y = f(*(engine.constant(float(x) if engine.scalar else x) for x in inputs))
-    right_y = np.asarray(numpy_f(*inputs))
+    y = case.on(engine.word)(*(engine.constant(float(x) if engine.scalar else x) for x in inputs))
     if y is None:
         raise Missing("the result is None")
+    if isinstance(y, np.ndarray) and y.dtype == object:
+        raise Missing(OBJECTS)
     if isinstance(y, NUMBERS) and not engine.functional:
-        if np.asarray(y).dtype == object:
-            raise Missing(OBJECTS)
         return "LOST", f"the result is a {type(y).__name__}, not a tensor: the graph ends here"
-    value = fitted(engine.value(y), right_y, engine)
-    if not close(value, right_y):
-        return "WRONG", f"the value is {difference(value, right_y)}"
-    rng = np.random.default_rng(3)
-    weights = rng.standard_normal(right_y.shape) if right_y.ndim else np.ones(())
-    gradients = engine.pull(f, inputs, weights)
-    for name, g, right in zip(case.tensors, gradients, right_gradients(case, weights)):
-        verdict, sentence = gradient(case, engine, g, right, weights)
-        if verdict != "RIGHT":
-            if verdict == "WRONG" and ": " not in sentence and not case.loops:
-                sentence += explanation(case, engine)
-            return verdict, f"gradient of {name}: {sentence}"
-    return RIGHT
-
-
-def gradient(case: Formula, engine: Engine, g: Any, right: np.ndarray, weights: Any) -> Verdict:
-    """Compare one gradient with the right one."""
-    if g is None or not np.any(g) and (abs(right) > 1e-9).any() and not case.accepts:
-        what = "it is missing" if g is None else "it is zero"
-        return "LOST", f"{what}, and no error says so"
-    g = fitted(g, right, engine)
-    if g.shape != right.shape:
-        copies = g.shape == weights.shape
-        text = ": the copies that broadcasting made are not added up" * copies
-        return "WRONG", f"{difference(g, right)}{text}"
-    if case.accepts(g, weights) if case.accepts else close(g, right):
+    found = fitted(engine.value(y), right_y, engine)
+    if close(found, right_y):
         return RIGHT
-    for text, mistake in case.mistakes.items():
-        known = mistake(*case.tensors.values(), weights) if callable(mistake) else mistake
-        if close(g, known):
-            return "WRONG", f"{difference(g, right)}: {text}"
-    return "WRONG", difference(g, right)
+    texts = {said: text for said, text in case.mistakes.items() if isinstance(text, str)}
+    said = [s for s, text in texts.items() if close(found, in_numpy(instead(case, text))(*inputs))]
+    if found.shape != right_y.shape:
+        said.append(about_shape(found.shape, right_y.shape))
+    return "WRONG", ": ".join(filter(None, ["the value", difference(found, right_y), *said[:1]]))
 
 
-def explanation(case: Formula, engine: Engine) -> str:
+def gradient(case: Formula, engine: Engine, i: int, g: Any, weights: np.ndarray) -> Verdict:
+    """Compare the gradient with respect to one tensor with the right one."""
+    right = right_gradients(case, weights)[i]
+    if g is None:
+        return "LOST", "it is missing, and no error says so"
+    g = fitted(g, right, engine)
+    alike = g.shape == right.shape
+    if alike and (case.accepts(g, weights) if case.accepts else close(g, right)):
+        return RIGHT
+    said = [text for text, m in case.mistakes.items() if close(g, given_by(m, case, i, weights))]
+    if not np.any(g) and not case.accepts:
+        return "LOST", ": ".join(["it is zero, and no error says so", *said[:1]])
+    if not alike and sums_to(g.shape, right.shape):
+        said = ["the copies that broadcasting made are not added up"]
+    elif alike and weights.ndim and not said and close(g, weights):
+        said = ["it is the incoming gradient g, unchanged"]
+    elif alike and not (said or case.loops or case.accepts):
+        said = [*filter(None, [explanation(case, engine, i)])]
+    return "WRONG", ": ".join([difference(g, right), *said[:1]])
+
+
+def instead(case: Formula, text: str) -> Formula:
+    """Return a case with another formula."""
+    return replace(case, text=text, right=None)
+
+
+def given_by(mistake: Any, case: Formula, i: int, weights: np.ndarray) -> Any:
+    """Return the gradient, or several, that a mistake gives."""
+    if isinstance(mistake, str):
+        return right_gradients(instead(case, mistake), weights)[i]
+    return mistake(*case.tensors.values(), weights) if callable(mistake) else mistake
+
+
+def explanation(case: Formula, engine: Engine, i: int) -> str:
     """Explain a wrong gradient by gradcheck, for which the formula is one op of the package.
 
     A function of single numbers is applied to several, as one number makes any factor constant.
     """
-    f, numpy_f = case.on(engine.word), case.on(numpy_word)
+    f, numpy_f = case.on(engine.word), in_numpy(case)
     inputs, numbers = [*case.tensors.values()], not any(x.ndim for x in case.tensors.values())
     if numbers:
         inputs = [x * SPREAD for x in inputs]
 
-    def pull(i: int, g: Any, *inputs: Any) -> Any:
+    def pull(g: Any, *inputs: Any) -> Any:
         with ta.enable_grad():  # for an engine that is this package
             found = engine.pull(f, inputs, np.asarray(g))[i]
         return np.zeros_like(inputs[i]) if found is None else fitted(found, inputs[i], engine) * 1.0
 
-    def rule(i: int) -> Callable[..., Any]:
-        one = partial(pull, i)
-        return lambda g, y, *xs: np.vectorize(one)(g, *xs) if numbers else one(g, *xs)
+    def rule(g: Any, y: Any, *inputs: Any) -> Any:
+        return np.vectorize(pull)(g, *inputs) if numbers else pull(g, *inputs)
 
     op = ta.op(lambda *inputs: np.asarray(numpy_f(*inputs)))
-    op.vjp(*map(rule, range(len(case.tensors))))
+    op.vjp(*(rule if k == i else None for k in range(len(inputs))))
     op.__name__ = "formula"
     try:
-        report = ta.gradcheck(op, inputs, raise_exception=False)
+        tensors = [ta.Tensor(x, requires_grad=k == i) for k, x in enumerate(inputs)]
+        report = ta.gradcheck(op, tensors, raise_exception=False)
     except Exception:  # the sentence is extra: the verdict stands without it
         return ""
-    text = str(report.diagnosis).replace("op 'formula': ", "").partition(" Look at its VJP")[0]
-    return f": {text}" * bool(text)
+    return in_stub_words(str(report.diagnosis), [*case.tensors])
 
 
 # ---- what is right
@@ -275,7 +320,7 @@ def right_gradients(case: Formula, weights: np.ndarray) -> list[np.ndarray]:
     if case.right is not None:
         right = case.right(*inputs, weights) if callable(case.right) else weights * case.right
         return [np.asarray(right)]
-    f, h = case.on(numpy_word), 1e-3
+    f, h = in_numpy(case), 1e-3
     gradients = [np.zeros(x.shape) for x in inputs]
     for i, g in enumerate(gradients):
         for k in np.ndindex(g.shape):
@@ -294,7 +339,8 @@ def close(a: Any, b: Any) -> Any:
     tolerance = 2e-4 if a.dtype in (np.float32, np.float16) else 1e-6
     if a.shape != b.shape or a.dtype.kind not in "fiub":
         return False
-    return np.allclose(a, b, tolerance, tolerance * np.abs(b).max(initial=0) + 1e-9)
+    largest = np.nan_to_num(np.abs(b)).max(initial=0)
+    return np.allclose(a, b, tolerance, tolerance * largest + 1e-9, equal_nan=True)
 
 
 def fitted(a: Any, b: Any, engine: Engine) -> np.ndarray:
@@ -359,6 +405,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def numpy_word(name: str) -> Callable[..., Any]:
-    """Return NumPy's function for a word of the cases."""
-    return FUNCTIONS[name] if name in FUNCTIONS else getattr(np, name)
+def in_numpy(case: Formula) -> Callable[..., Any]:
+    """Return the formula as a function of NumPy's arrays."""
+    words = FUNCTIONS | {**case.words}
+    return case.on(lambda name: words[name] if name in words else getattr(np, name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,9 @@ import numpy as np
 from _exam_engine import ACCIDENTS, Crash, Engine, Missing, Refused
 
 Mistakes = Mapping[str, Any]
-"""A sentence for each known mistake, and the gradient it gives: a number, or f(inputs, weights)."""
+"""A sentence for each known mistake, and what it gives: the text of the formula that is computed
+instead, or a gradient, which is a number or f(*inputs, weights). A tuple has several.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Formula(Case):
     values: dict[str, Any]
     right: Any = None  # the right gradient, where it is not the slope of NumPy's result
     accepts: Callable[[np.ndarray, np.ndarray], bool] | None = None  # f(gradient, weights)
+    words: Mapping[str, Callable[..., Any]] = field(
+        default_factory=dict
+    )  # that NumPy does not have
     code: tuple[Any, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,26 +85,30 @@ class Procedure(Case):
 CASES: list[Case] = []
 
 
-def random(*shape: int) -> np.ndarray:
-    return np.random.default_rng([7, *shape]).uniform(0.5, 2, shape)
+def random(*shape: int, seed: int = 7) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).uniform(0.5, 2, shape)
 
 
 def formula(
     group: str,
     text: str,
     *,
+    called: str = "",
     note: str = "",
     mistakes: Mistakes | None = None,
     right: Any = None,
     accepts: Callable | None = None,
     **inputs: Any,
 ) -> None:
-    """Add a formula. A tuple of lengths stands for a random array of this shape."""
-    made = {k: random(*x) if isinstance(x, tuple) else x for k, x in inputs.items()}
+    """Add a formula, perhaps `called` otherwise than its text.
+
+    A tuple of lengths stands for a random array of this shape.
+    """
+    made = {k: random(*x, seed=ord(k)) if isinstance(x, tuple) else x for k, x in inputs.items()}
     tensors = {k: np.array(x) for k, x in made.items() if k.islower()}
     values = {k: x for k, x in made.items() if not k.islower()}
     shapes = [f"{k} {x.shape}" for k, x in tensors.items() if x.ndim]
-    parts = [f"{group}: {'; '.join(text.splitlines())}", *shapes, note]
+    parts = [f"{group}: {called or '; '.join(text.splitlines())}", *shapes, note]
     name = ", ".join(filter(None, parts))
     CASES.append(Formula(group, name, mistakes or {}, text, tensors, values, right, accepts))
 
@@ -114,13 +124,32 @@ def procedure(group: str, text: str, *right: float, mistakes: Mistakes | None = 
 
 # ---- order: each tensor passes its gradient on once, when it is complete
 
+BEGINNING = "the gradient of the result with respect to itself is 1, so the pass begins with 1"
 EARLY = "a tensor passes its gradient on before all its users have contributed"
 TWICE = "a tensor passes its whole gradient on again with each contribution"
 OVERWRITES = "one use overwrites the other: = where += belongs"
-DIAMOND = {EARLY: (2.0, 24.0), TWICE: (50.0, 28.0), OVERWRITES: (6.0, 12.0)}
+EITHER = f"{OVERWRITES}; or {EARLY}"
+DIAMOND = {EARLY: 2.0, TWICE: (50.0, 28.0), OVERWRITES: 6.0, EITHER: (12.0, 24.0)}
 
-formula("order", "x + x", x=3.0, mistakes={OVERWRITES: 1.0})
-formula("order", "x - x", x=3.0, mistakes={"local slopes are stored by operand": -2.0})
+formula(
+    "order",
+    "a = x + x\nb = a * a\n(a + b) * (b + a)",
+    x=3.0,
+    mistakes={
+        EARLY: (84.0, 168.0, 504.0),
+        TWICE: (9156.0, 10164.0),
+        OVERWRITES: 252.0,
+        EITHER: 2016.0,
+        BEGINNING: 0.0,
+    },
+)
+formula("order", "x + x", x=3.0, mistakes={OVERWRITES: 1.0, BEGINNING: 0.0})
+formula(
+    "order",
+    "x - x",
+    x=3.0,
+    mistakes={"local slopes are stored by operand": -2.0, OVERWRITES: (-1.0, 1.0)},
+)
 formula("order", "x * x * x + x", x=3.0, mistakes={"one use is lost": (9.0, 18.0)})
 formula("order", "a = x + x\nb = a * a\nb + a", x=3.0, mistakes=DIAMOND)
 formula("order", "a = x + x\nb = a * a\na + b", x=3.0, mistakes=DIAMOND)
@@ -128,20 +157,59 @@ formula(
     "order",
     "a = x + x\nb = a * a\na * (b * b)",
     x=3.0,
-    mistakes={EARLY: (2592.0, 10368.0)},
+    mistakes={EARLY: 2592.0, EITHER: 10368.0},
 )
 formula(
     "order",
-    "for _ in range(10_000): x = x + y\nx",
+    "for _ in range(N): x = x + y\nx",
+    called="x = x + y, 10,000 times",
+    N=10_000,
     x=1.0,
     y=0.5,
     mistakes={"one use overwrites the others": 1.0},
 )
-formula("order", "for _ in range(60): x = x + x\nx", x=3.0)
+
+
+@procedure("order", "x = x + x, 60 times", 2.0**60, mistakes={OVERWRITES: 1.0})
+def _(engine: Engine) -> Any:
+    def pull(times: int) -> Any:
+        def doubled(x: Any) -> Any:
+            for _ in range(times):
+                x = x + x
+            return x
+
+        return engine.pull(doubled, [np.array(3.0)], np.ones(()))[0]
+
+    # The first time, an engine may import modules or compile.
+    few, many = (min(calls(pull, times) for _ in range(2)) for times in (6, 12))
+    if many > 16 * few:
+        raise Crash(
+            "backward follows every path, and here there are 2 ** 60: remember which tensors have "
+            "been seen, and pass on the gradient of each one once"
+        )
+    return pull(60)
+
+
+def calls(function: Callable[[int], Any], argument: int) -> int:
+    """Return how many functions are called by a call."""
+    before, count = sys.getprofile(), 0
+
+    def note(_: Any, event: str, __: Any) -> None:
+        nonlocal count
+        count += event.endswith("call")
+
+    sys.setprofile(note)
+    try:
+        function(argument)
+    finally:
+        sys.setprofile(before)
+    return count
+
 
 # ---- passes: .grad after several of them; an engine may also replace .grad each time
 
 LEFT_OVER = "the second pass also sends what the first one left in h.grad"
+AGAIN = "the second pass also runs the first one again"
 
 
 def second_pass(engine: Engine, y: Any, leaf: Any) -> Any:
@@ -154,7 +222,7 @@ def second_pass(engine: Engine, y: Any, leaf: Any) -> Any:
     return engine.gradient(leaf)
 
 
-@procedure("passes", "backward of 3 a, then of 5 a", 8, 5)
+@procedure("passes", "backward of 3 a, then of 5 a", 8, 5, mistakes={AGAIN: 11.0})
 def _(engine: Engine) -> Any:
     a = engine.leaf(1.0)
     engine.run_backward(a * 3.0)
@@ -167,7 +235,7 @@ def _(engine: Engine) -> Any:
     "h = 2 a; backward of 3 h, then of 5 h",
     16,
     10,
-    mistakes={LEFT_OVER: 22.0, "the second pass stops at h": 6.0},
+    mistakes={LEFT_OVER: 22.0, AGAIN: 28.0, "the second pass stops at h": 6.0},
 )
 def _(engine: Engine) -> Any:
     a = engine.leaf(1.0)
@@ -188,7 +256,7 @@ def _(engine: Engine) -> Any:
     "passes",
     "backward of 3 a, zero_grad, backward of 5 a",
     5,
-    mistakes={"zero_grad does not clear .grad": 8.0},
+    mistakes={f"zero_grad does not clear .grad; or {AGAIN}": 8.0},
 )
 def _(engine: Engine) -> Any:
     a = engine.leaf(1.0)
@@ -200,11 +268,26 @@ def _(engine: Engine) -> Any:
 
 # ---- elementwise
 
-formula("elementwise", "x / y", x=3.0, y=-2.0)
+SWAPPED = "the operands are swapped"
+
+formula("elementwise", "x + y", x=(2, 3), y=(2, 3))
+formula("elementwise", "x * y", x=(2, 3), y=(2, 3))
+formula("elementwise", "-x", x=(2, 3))
+formula("elementwise", "x - y", x=(2, 3), y=(2, 3), mistakes={SWAPPED: "y - x"})
+formula("elementwise", "x / y", x=3.0, y=-2.0, mistakes={SWAPPED: "y / x"})
 formula("elementwise", "x ** 3", x=-2.0)
-formula("elementwise", "x ** 0", x=0.0)
-formula("elementwise", "2.0 * x + (1.0 - x) / 2.0", x=3.0)
-formula("elementwise", "2.0 / x - x + 1.0", x=3.0)
+formula(
+    "elementwise",
+    "x ** 0",
+    x=0.0,
+    mistakes={
+        "x ** 0 is 1 everywhere, so its slope is 0, but 0 * 0 ** -1 is 0 times infinity, "
+        "which is NaN": np.nan
+    },
+)
+formula("elementwise", "exp(x)", x=(2, 3))
+formula("elementwise", "log(x)", x=(2, 3))
+formula("elementwise", "tanh(x)", x=(2, 3))
 formula("elementwise", "exp(x) * tanh(x)", x=0.5)
 formula("elementwise", "log(x) * x", x=2.0)
 formula("elementwise", "relu(x)", x=0.0, accepts=lambda g, _: bool(0 <= g <= 1))
@@ -244,7 +327,17 @@ formula(
 
 # ---- broadcasting
 
-formula("broadcasting", "x * y", x=(3, 3), y=(3,))
+formula(
+    "broadcasting",
+    "x * y",
+    x=(3, 3),
+    y=(3,),
+    mistakes={
+        "the copies are added up along the wrong axis": lambda x, y, weights: (weights * x).sum(
+            axis=1
+        )
+    },
+)
 formula("broadcasting", "x + y * y", x=(3, 4), y=(3, 1))
 formula("broadcasting", "x / y", x=(3, 1), y=(1, 4))
 formula("broadcasting", "x - y * y", x=(2, 3), y=())
@@ -257,9 +350,26 @@ formula("reductions", "sum(x) * x", x=(2, 3))
 formula("reductions", "sum(x, axis=0)", x=(3, 3))
 formula("reductions", "sum(x, axis=-1)", x=(3, 3))
 formula("reductions", "sum(x, axis=(0, 2))", x=(2, 3, 2))
+formula("reductions", "sum(x, axis=1, keepdims=True)", x=(2, 3))
 formula("reductions", "x / sum(x, axis=1, keepdims=True)", x=(2, 3))
-formula("reductions", "mean(x) * x", x=(2, 3))
-formula("reductions", "mean(x, axis=0) * x", x=(3, 3))
+NOT_DIVIDED = "g is not divided by the number of elements of the mean"
+formula(
+    "reductions",
+    "mean(x) * x",
+    x=(2, 3),
+    mistakes={NOT_DIVIDED: lambda x, weights: weights * x.mean() + (weights * x).sum()},
+)
+formula(
+    "reductions",
+    "mean(x, axis=0) * x",
+    x=(3, 3),
+    mistakes={
+        NOT_DIVIDED: lambda x, weights: weights * x.mean(axis=0) + (weights * x).sum(axis=0),
+        "g is divided by the number of all elements, not of those in one mean": (
+            lambda x, weights: weights * x.mean(axis=0) + (weights * x).sum(axis=0) / x.size
+        ),
+    },
+)
 formula("reductions", "mean(x, axis=(0, 2))", x=(2, 3, 2))
 formula("reductions", "max(x, axis=1)", x=[[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
 formula(
@@ -279,22 +389,33 @@ formula(
 # ---- products of matrices
 
 formula("products", "matmul(x, y)", x=(2, 3), y=(3, 4))
-formula("products", "matmul(x, x)", x=(3, 3))
+formula(
+    "products",
+    "matmul(x, x)",
+    x=(3, 3),
+    mistakes={
+        "only one of the two uses of x counts": lambda x, weights: (weights @ x.T, x.T @ weights)
+    },
+)
+formula("products", "matmul(x, y)", x=(3, 3), y=(3, 3))
 formula("products", "matmul(x, y)", x=(2, 3), y=(3,))
 formula("products", "matmul(x, y)", x=(3,), y=(3, 2))
 formula("products", "matmul(x, y)", x=(3,), y=(3,))
 formula("products", "matmul(x, y)", x=(2, 2, 2), y=(2, 2, 2))
 formula("products", "matmul(x, y)", x=(2, 3, 4), y=(4, 5))
+formula("products", "matmul(x, y)", x=(3, 4), y=(2, 4, 5))
 
 # ---- shapes
 
 formula("shapes", "transpose(x, (1, 2, 0))", x=(2, 2, 2))
+formula("shapes", "transpose(x, (1, 0))", x=(3, 3))
+formula("shapes", "reshape(x, (3, 2))", x=(2, 3))
 formula("shapes", "reshape(transpose(x, (1, 0)), (2, 3)) * y", x=(2, 3), y=(2, 3))
 formula("shapes", "x[I] * y", I=np.array([0, 0, 2]), x=(3,), y=(3,))
 formula("shapes", "x[::2] * x[1::2]", x=(4,))
 formula("shapes", "x[1] * x[0, 1]", x=(2, 3))
-formula("shapes", "concatenate([x, y, x], axis=0)", x=(2, 3), y=(1, 3))
-formula("shapes", "stack([x, y, x], axis=1)", x=(2, 3), y=(2, 3))
+formula("shapes", "concatenate([x, y, y], axis=0)", x=(2, 3), y=(1, 3))
+formula("shapes", "stack([x, y, y], axis=1)", x=(2, 3), y=(2, 3))
 formula("shapes", "where(M, x, y) * x", M=np.array([True, False, True]), x=(3,), y=(3,))
 
 # ---- layers, with weights other than one
@@ -320,12 +441,20 @@ formula(
     v=(3, 2),
 )
 
-# ---- NumPy and numbers beside tensors
+# ---- numbers and arrays of NumPy beside tensors
 
-formula("numpy", "x * A + A", A=np.array([1.0, 2.0, 3.0]), x=(3,))
-formula("numpy", "A + x * A", A=np.array([1.0, 2.0, 3.0]), x=(3,))
-formula("numpy", "A / x", A=np.array([1.0, 2.0, 3.0]), x=(3,))
-formula("numpy", "A @ x", A=random(2, 2), x=(2, 2))
+for sign in "+-*/":
+    for group, plain, x in (("elementwise", "2.0", 3.0), ("numpy", "A", (3,))):
+        for left, right in (("x", plain), (plain, "x")):
+            formula(
+                group,
+                f"{left} {sign} {right}",
+                A=np.array([1.0, 2.0, 3.0]),
+                x=x,
+                mistakes={SWAPPED: f"{right} {sign} {left}"},
+            )
+formula("numpy", "A @ x", A=random(2, 2), x=(2, 2), mistakes={SWAPPED: "x @ A"})
+formula("numpy", "x @ A", A=random(2, 2), x=(2, 2), mistakes={SWAPPED: "A @ x"})
 formula("numpy", "S * x", S=np.float64(2.0), x=(3,))
 formula("numpy", "np.exp(x) * x", x=(3,))
 
@@ -346,8 +475,19 @@ formula(
     mistakes={"no_grad still records": 18.0},
 )
 formula("state", "exp(x) + (x + y)", x=(3,), y=(3,))
-formula("state", "(x + y) + x", x=(3,), y=(3,))
-formula("state", "x + (y + x)", x=(3,), y=(3,))
+for text in ("(x + y) + x", "x + (y + x)"):
+    formula(
+        "state",
+        text,
+        x=(3,),
+        y=(3,),
+        mistakes={
+            "y received a contribution that was meant for x: both gradients began as one array, "
+            "which was changed in place, so write g = g + share, not g += share": (
+                lambda x, y, weights: 2 * weights
+            )
+        },
+    )
 formula("state", "where(M, x * y, y) + x", M=np.array([True, False, True]), x=(3,), y=(3,))
 
 
@@ -387,29 +527,47 @@ def numbers_only() -> Any:
     raise Missing("the engine has numbers only")
 
 
-@procedure("state", "(2 x - 0.5) / 3 + x ** 2 of float32 stays float32", 1)
-def _(engine: Engine) -> Any:
-    if engine.scalar:
-        numbers_only()
-    x = np.ones(3, np.float32)
+def stays_float32(f: Callable[[Engine, Any], Any], *shape: int) -> Callable[[Engine], Any]:
+    """Return a procedure that says whether f's value, which has this shape, and its gradient are
+    float32 if its input is.
+    """
 
-    def function(x: Any) -> Any:
-        return (x * 2.0 - 0.5) / 3.0 + x**2
+    def run(engine: Engine) -> Any:
+        if engine.scalar:
+            numbers_only()
+        x = np.ones((3, 3), np.float32)
+        stored = np.asarray(engine.value(engine.constant(x))).dtype
+        if stored != np.float32:
+            raise Missing(f"the engine stores {stored}")
+        y = engine.value(f(engine, engine.constant(x)))
+        if np.shape(y) != shape:
+            raise Missing(f"the result has the shape {np.shape(y)}, not {shape}")
+        total = lambda x: engine.word("sum")(f(engine, x))
+        if engine.functional:
+            g = engine.value(engine.adapter.gradients(total, [x])[0])
+        else:
+            leaf = engine.leaf(x)
+            engine.run_backward(total(leaf))
+            g = engine.gradient(leaf)
+        if g is None:
+            return None
+        dtypes = {"the value": np.asarray(y).dtype, "the gradient": np.asarray(g).dtype}
+        wrong = [f"{name} is {dtype}" for name, dtype in dtypes.items() if dtype != np.float32]
+        return f"{', '.join(wrong)}: {WIDER}" if wrong else 1
 
-    stored = np.asarray(engine.value(engine.constant(x))).dtype
-    if stored != np.float32:
-        raise Missing(f"the engine stores {stored}")
-    y = engine.value(function(engine.constant(x)))
-    if engine.functional:
-        g = engine.adapter.gradients(lambda x: engine.word("sum")(function(x)), [x])[0]
-        g = engine.value(g)
-    else:
-        leaf = engine.leaf(x)
-        engine.run_backward(engine.word("sum")(function(leaf)))
-        g = engine.gradient(leaf)
-    dtypes = {"the value": np.asarray(y).dtype, "the gradient": np.asarray(g).dtype}
-    wrong = [f"{name} is {dtype}" for name, dtype in dtypes.items() if dtype != np.float32]
-    return ", ".join(wrong) or 1
+    return run
+
+
+WIDER = (
+    "unlike Python's numbers, np.asarray(2.0), np.float64(2) and np.prod(shape) turn float32 into "
+    "float64, and np.ones(shape) is float64, but np.ones_like(x) has the dtype of x"
+)
+procedure("state", "(2 x - 0.5) / 3 + x ** 2 of float32 stays float32", 1)(
+    stays_float32(lambda engine, x: (x * 2.0 - 0.5) / 3.0 + x**2, 3, 3)
+)
+procedure("state", "mean(x, axis=0) of float32 stays float32", 1)(
+    stays_float32(lambda engine, x: engine.word("mean")(x, axis=0), 3)
+)
 
 
 # ---- memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -75,8 +76,12 @@ class Engine:
 
     def _tensor(self, x: Any) -> Any:
         for name in ("Tensor", "Value"):
-            if hasattr(self.adapter, name):
-                return getattr(self.adapter, name)(x if self.scalar else np.array(x))
+            if made := getattr(self.adapter, name, None):
+                settings: dict[str, Any] = {}
+                with suppress(TypeError, ValueError):  # a class in C tells no signature
+                    if "requires_grad" in signature(made).parameters:
+                        settings["requires_grad"] = True
+                return made(x if self.scalar else np.array(x), **settings)
         if self.functional:
             raise Missing("the engine differentiates functions and has no tensors with a .grad")
         raise Missing("the adapter offers neither tensor(x) nor gradients(f, xs)")
@@ -98,12 +103,16 @@ class Engine:
             refusal = None
             for attempt in self._attempts(name, arguments, settings):
                 try:
-                    return attempt()
+                    result = attempt()
+                    if result is not None or name == "zero":
+                        return result
+                    refusal = refusal or Missing(f"{name} returns None")
                 except ACCIDENTS:
                     raise
                 except Exception as error:
                     refusal = refusal or error  # the likeliest spelling comes first
-            raise Missing(f"{name}: {refusal}" if refusal else f"{name} is not offered")
+            text = f"{name}: {refusal}" if refusal else f"{name} is not offered"
+            raise Missing(text) from refusal
 
         return self._choice(name, call)
 

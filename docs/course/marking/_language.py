@@ -157,6 +157,9 @@ class Catalogue:
         plain = in_lines(text)
         if plain.replace("\n", " ") in self.exact:
             return Said(self.exact[plain.replace("\n", " ")], 0, len(plain))
+        number, _, name = plain.partition(" ")  # of a step, before the name of a case
+        if number.isdigit() and name in self.exact:
+            return Said(f"{number} {self.exact[name]}", 0, len(plain))
         found = [self.filled(template, plain) for template in self.candidates(plain)]
         if text[-1] in ENDS and len(text) > 1 and (core := self.whole(text[:-1].rstrip())):
             end = "" if core.text[-1] in ENDS.values() else ENDS[text[-1]]

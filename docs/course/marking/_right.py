@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
-from _marking import written
+from _marking import Wrong, written
 
 import tinygrad_attn as ta
 from tinygrad_attn.engine.backward import sum_to
@@ -20,6 +21,7 @@ OPERATORS = {
     "truediv": operator.truediv,
     "matmul": operator.matmul,
 }
+ELEMENTWISE = {f for name, f in OPERATORS.items() if name != "matmul"}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"__{name}__": f for name, f in OPERATORS.items()},
     **{f"__r{name}__": lambda a, b, f=f: f(b, a) for name, f in OPERATORS.items()},
@@ -99,8 +101,22 @@ def tensor_call(kind: type) -> Call:
     def call(f: Callable[..., Any], operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         moving, g = on_arrays(f, operands, settings, kind)
         parents = tuple(operands[k] for k in moving)
-        y, pullback = ta.vjp(g, *(parent.data for parent in parents))
-        rules = tuple(lambda g, k=k: np.asarray(pullback(g)[k]) for k in range(len(parents)))
+        arrays = [parent.data for parent in parents]
+        if f is operator.add:  # as in the chapter, all parents get the same array
+            return kind(g(*arrays), parents, (lambda g: g,) * len(parents))
+        if f in ELEMENTWISE:  # the learner's backward adds up what was broadcast
+            arrays = np.broadcast_arrays(*arrays)
+        y, pullback = ta.vjp(g, *arrays, create_graph=False)
+
+        def rule(g: Any, k: int) -> Any:
+            if np.shape(g) != y.shape:
+                raise Wrong(
+                    f"backward passes a gradient of the shape {np.shape(g)} on to a Tensor of the "
+                    f"shape {y.shape}"
+                )
+            return np.asarray(pullback(g)[k])
+
+        rules = tuple(partial(rule, k=k) for k in range(len(parents)))
         return kind(np.asarray(y), parents, rules)
 
     return call

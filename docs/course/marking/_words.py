@@ -85,6 +85,14 @@ def _regrouped(found: Shape, expected: Shape) -> str:
     return "It has the right number of elements: check which axis each of the sizes comes from."
 
 
+REFLECTED = {
+    "+": "__radd__",
+    "-": "__rsub__",
+    "*": "__rmul__",
+    "/": "__rtruediv__",
+    "@": "__rmatmul__",
+}
+"""The methods that Python calls for the right operand."""
 REVERSED = ".T reverses all axes of an array with more than two. Swap only the last two: x.swapaxes(-1, -2)."
 
 
@@ -105,12 +113,16 @@ def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str 
         )
     if re.search("'(Scalar|Tensor)' object is not iterable", text):
         return "Parents and what belongs to each of them are tuples, even if there is one: (self,)."
+    if found := re.search(r"unsupported operand .* for (\S+): .* and '(Tensor|Dual|Scalar)'", text):
+        method = REFLECTED.get(found[1], "")
+        return f"The left operand does not support {found[2]}s, so Python calls the method {method} of the {found[2]}."
     if "'float' object cannot be interpreted as an integer" in text:
         return "Sizes and indices are whole numbers: divide with // instead of /."
     if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]*)\)", text):
         wanted = [int(n) for n in sizes[2].split(",") if n]
         return f"The new sizes multiply to {math.prod(wanted)}, but there are {sizes[1]} numbers."
-    does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
+    broadcasts = "broadcast together" in text or "broadcast to a single shape" in text
+    does_not_fit = broadcasts or "matmul" in text and "mismatch" in text
     if does_not_fit and re.search(r"\d, \d+, \d", shapes_given) and reverses(line, source):
         return REVERSED
     if does_not_fit and (flat := re.search(r"np\.(outer|diag|dot)\b", source)):
@@ -122,7 +134,7 @@ def about_shapes(text: str, line: str = "", source: str = "", shapes_given: str 
         tuple(int(n) for n in re.findall(r"\d+", shape))
         for shape in re.findall(r"\(((?:\d+,?\s*)*)\)", text)
     ]
-    if "broadcast together" in text and len(shapes) >= 2:
+    if broadcasts and len(shapes) >= 2:
         (small, large) = sorted(shapes[:2], key=len)
         for axis in range(len(large)):
             if small == large[:axis] + large[axis + 1 :]:
