@@ -62,7 +62,7 @@ class TracedFunction(Listing, Listener):
         name = identifier(name)
         while name in self.inputs:
             name += "_"
-        self.inputs[name] = expression = self.leaf("input", name, np.asarray(array).view())
+        self.inputs[name] = expression = self.leaf("input", name, np.array(array))
         expression.names = {USER: name}
         return Symbol(expression, self)
 
@@ -129,9 +129,8 @@ def trace(function, args, params, backward, root):
             traced.tensors[symbols[p].expression.name] = p
         traced.parameters[name] = symbols[p].expression.name
     leaves = {x: symbol.expression.name for x, symbol in symbols.items() if tracked(x)}
-    others = {x: stand_in(x, symbol) for x, symbol in symbols.items()}
     try:
-        with standing_in(others), traced.run(traced, traced.names):
+        with standing_in(symbols), traced.run(traced, traced.names):
             y = function(*arguments)
             traced.names.note_outputs()
             traced.outputs = tree_map(traced.operand, y)
@@ -156,19 +155,22 @@ def stand_in(x, array):
 
 
 @contextmanager
-def standing_in(others):
-    """Inside the block, this thread finds another tensor's state in each of these tensors.
+def standing_in(arrays):
+    """Inside the block, this thread finds a stand-in's state in the tensors with these arrays.
 
     Other threads find the tensors as they are. So only the class of a tensor changes.
     """
-    thread, classes = get_ident(), [(t, t.__class__) for t in others]
+    thread, classes = get_ident(), [(t, type(t)) for t in arrays]
     try:
-        for t, other in others.items():
-            t.__class__ = replaced_class(t, other, thread)
+        for t, array in arrays.items():
+            set_class(t, replaced_class(t, stand_in(t, array), thread))
         yield
     finally:
         for t, kind in classes:
-            t.__class__ = kind
+            set_class(t, kind)
+
+
+set_class = vars(object)["__class__"].__set__
 
 
 def replaced_class(tensor, other, thread):
@@ -180,13 +182,14 @@ def replaced_class(tensor, other, thread):
             lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
         )
 
-    kind = type(tensor)
+    kind = tensor.__class__
     slots: dict = {
         name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_node", "_tracked")
     }
     # Copies and pickles, which another thread may make, have the class itself.
+    slots["__class__"] = property(lambda t: kind)
     slots["__reduce_ex__"] = lambda t, _: (object.__new__, (kind,), t.__getstate__())
-    return type(kind.__name__, (kind,), {"__slots__": (), **slots})
+    return type(kind.__name__, (type(tensor),), {"__slots__": (), **slots})
 
 
 # ---- arguments

@@ -138,7 +138,7 @@ def jvp(f: Callable[..., Any], xs, vs, *, create_graph: bool | None = None) -> t
     rule = "a tangent must have its input's shape"
     vs = [_direction(v, x, rule) for x, v in zip(inputs, vs, strict=True)]
     with enable_grad():  # an output of an op, so that it is newer than y
-        seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True).clone()
+        seed = Tensor._of(np.zeros_like(y._data), True).clone()
     pulled = _gradients([y], inputs, [seed], True, True)
     (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
     return _returned(y, recorded, *xs), _returned(tangent, recorded, *xs)
