@@ -1,7 +1,7 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-Hooks on the model's outputs tell the backward pass to call a function at its end, which averages
-all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
+Hooks on the parameters tell the backward pass to call a function at its end, which averages all
+gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
 Rajbhandari et al., 2020).
 """
 
@@ -13,22 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import context, history, inplace, tracked
-from ..errors import describe
 from ..nn import Module
-from ..nn.calls import hides_tensors
 from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
-from ..tree import tree_map
 from .group import group
 
 
 class DataParallel(Module):
-    """A module whose gradients `backward()` averages over all ranks.
+    """A module whose gradients `backward()` averages over all ranks, whatever the loss is made of.
 
-    All ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, which
-    defaults to all ranks. If the ranks have different numbers of samples, multiply the loss by the
-    weight from `DistributedSampler.batches`. Raises ValueError on every rank if the models differ.
+    All ranks start with rank 0's parameters and buffers. Unlike PyTorch, forward passes do not send
+    rank 0's buffers again. `comm` is an mpi4py communicator, which defaults to all ranks. If the
+    ranks have different numbers of samples, multiply the loss by the weight from
+    `DistributedSampler.batches`. Raises ValueError on every rank if the models differ.
     Like torch.nn.parallel.DistributedDataParallel.
     """
 
@@ -39,51 +37,53 @@ class DataParallel(Module):
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         _compare(tensors, self._group)
         _send(((t, 0) for t in tensors.values()), self._group, "the copy of rank 0's model")
+        self._hook_parameters()
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._hook_parameters()  # copies and pickles of tensors have no hooks
 
     def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
-        outputs = self.module(*args, **kwargs)
-        if context.recording and hides_tensors(outputs):
-            raise TypeError(
-                f"DataParallel cannot average the gradients of {describe(outputs)}. The module "
-                "must return Tensors, also in tuples, lists and dicts."
-            )
-        if self._group.size == 1 or not self._averages:
-            return outputs
+        self._hook_parameters()
+        return self.module(*args, **kwargs)
+
+    def _hook_parameters(self):
+        """Put a hook on each parameter, also on new ones, or raise an error if it is no own one."""
+        if self._group.size == 1:
+            return
         used = self._trained()  # in a functional call, other tensors than after it
-        return tree_map(lambda y: self._averaged(y, used) if tracked(y) else y, outputs)
+        inputs = {x for t in history(used) for x in t._node.inputs if tracked(x)}
+        for x in inputs.union(used):
+            hooks = getattr(x._tracked, "functions", ())
+            if x._node or any(hook._function == self._average_at_end for hook in hooks):
+                continue
+            if not context.replaced:
+                x.register_hook(self._average_at_end)
+            elif context.recording and self._averages:
+                self._refuse()
 
-    def _averaged(self, y, used):
-        """Return y, whose gradient makes the backward pass average at its end."""
-        y = y if y._node else y.clone()  # a leaf outlives the call
-        y.register_hook(lambda _: self._average_at_end(used))
-        return y
-
-    def _average_at_end(self, used):
+    def _average_at_end(self, _):
         """Let the running backward pass average at its end, or raise an error."""
         this = context.backward_pass
+        if not self._averages:
+            return
         if context.recording:
             raise TypeError(
                 "DataParallel's gradients cannot be differentiated again; with create_graph=True, "
-                "use model.module, and average the gradients at the end."
+                "use model.no_sync(), and average the gradients at the end."
             )
-        if this is None or self._misses(used, this.wanted):
-            raise RuntimeError(
-                "only loss.backward() averages a DataParallel model's gradients, and only those of "
-                "its own parameters. For ta.grad, ta.vjp, ta.source and other tensors in a "
-                "functional_call, use model.module, and apply tinygrad_attn.parallel.mean to the "
-                "gradients."
-            )
-        if this.wanted is None:
-            this.at_end[self._average] = None
+        if this is None or this.wanted is not None:
+            self._refuse()
+        this.at_end[self._average] = None
 
-    def _misses(self, used, wanted):
-        """Return whether a pass computes gradients of parameters that will not be averaged."""
-        own, computed = set(self._trained()), history(used)
-        sources = {*used, *(x for t in computed for x in t._node.inputs if tracked(x))}
-        if wanted is None:
-            return any(x._node is None for x in sources - own)
-        return not (sources | own).isdisjoint(wanted)
+    def _refuse(self):
+        raise RuntimeError(
+            "only loss.backward() averages a DataParallel model's gradients, and only those of its "
+            "own parameters. For ta.grad, ta.vjp, ta.source and other tensors in a "
+            "functional_call, use model.no_sync(), and apply tinygrad_attn.parallel.mean to the "
+            "gradients."
+        )
 
     def _trained(self):
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -93,7 +93,7 @@ class DataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Switch off averaging for forward passes inside the block.
+        """Switch off averaging, and the errors of this class, for what runs inside the block.
 
         To accumulate three batches, run the first two inside the block and the third after it.
         """
