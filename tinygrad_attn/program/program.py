@@ -11,6 +11,7 @@ from ..engine import Variable, array_of, read_only, tracked
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
+from ..tree import tree_map
 from .trace import Kind, kind_of
 
 
@@ -51,14 +52,16 @@ class Program:
 
     def __getstate__(self):
         """Return what copies and pickles contain: all attributes except the compiled function."""
-        return {name: value for name, value in vars(self).items() if name != "function"}
+        state = vars(self).copy()
+        state.pop("function", None)
+        return state
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name.
 
         They are views of the current values, and read-only.
         """
-        return {name: read_only(array) for name, array in self._arrays().items()}
+        return tree_map(read_only, self._arrays())
 
     def _arrays(self):
         arrays, names = dict(self._constants), dict[Any, str]()
