@@ -337,6 +337,7 @@ def refused():
     for call, kind, text in (
         (lambda: ta.grad(loss, [*own.values()], retain_graph=True), RuntimeError, only),
         (lambda: ta.grad(hidden, weight, retain_graph=True), RuntimeError, only),
+        (lambda: ta.source(lambda x: (model(x) ** 2).sum(), x, params=model), RuntimeError, only),
         (lambda: loss.backward(create_graph=True), TypeError, again),
         (lambda: ta.value_and_grad(with_other)(other), RuntimeError, only),
         (lambda: ta.value_and_grad(lambda w: with_other(2 * w))(other), RuntimeError, only),

@@ -49,7 +49,7 @@ def source(f: Callable, *args, params=None, backward: bool = True) -> Program:
 
     f is called three times, with random numbers of its own. What it changes is then restored:
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
-    and use and train the parameters.
+    and use, copy and train the parameters.
     """
     owner = getattr(f, "__self__", f)  # of a method
     owner = owner if isinstance(owner, Module) else None

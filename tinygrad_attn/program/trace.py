@@ -31,7 +31,7 @@ class TracedFunction(Listing, Listener):
         self.arguments: dict = {}  # name: Kind of the array, or a value of another type
         self.parameters: dict = {}  # the name that the user knows: identifier
         self.tensors: dict = {}  # identifier of a parameter: the Tensor
-        self.leaves: dict = {}  # an argument or parameter that requires a gradient: identifier
+        self.leaves: dict = {}  # a Tensor among the arguments and parameters: identifier
         self.outputs = None
         self.gradients: dict = {}  # identifier: Expression
         self.seed = None  # the gradient with respect to the output
@@ -129,7 +129,7 @@ def trace(function, args, params, backward, root):
             symbols[p] = traced.input(name, p._data)
             traced.tensors[symbols[p].expression.name] = p
         traced.parameters[name] = symbols[p].expression.name
-    traced.leaves = {x: symbol.expression.name for x, symbol in symbols.items() if tracked(x)}
+    traced.leaves = {x: symbol.expression.name for x, symbol in symbols.items()}
     try:
         with standing_in(symbols), traced.run(traced, traced.names):
             y = function(*arguments)

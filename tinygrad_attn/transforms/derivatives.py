@@ -75,8 +75,9 @@ def _gradients(ys, inputs, gs, create_graph, retain):
         retain_graph=retain or create_graph,
         allow_unused=True,
     )
-    zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
-    return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found))
+    return tuple(
+        Tensor._of(np.zeros(x.shape, x.dtype)) if d is None else d for x, d in zip(inputs, found)
+    )
 
 
 def _gradient_of(f):
