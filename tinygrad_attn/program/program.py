@@ -64,7 +64,8 @@ class Program:
         return tree_map(read_only, self._arrays())
 
     def _arrays(self):
-        arrays, names = dict(self._constants), dict[Any, str]()
+        arrays: dict = {}
+        names: dict = {}
         for identifier, name, read, state in self._parameters:
             p = read(self._params)
             if _state(p, name, names) != state:
@@ -74,7 +75,7 @@ class Program:
                     f"was then. It is now {describe(p)}. Write another program with ta.source."
                 )
             arrays[identifier] = p._data
-        return arrays
+        return arrays | self._constants
 
     def __call__(self, *args) -> Any:
         arrays, fits = [], len(args) == len(self._arguments)
