@@ -12,7 +12,7 @@ RANK = parallel.rank()
 REFUSED = {
     "vjp": (RuntimeError, "only loss.backward() averages"),
     "value_and_grad": (RuntimeError, "only loss.backward() averages"),
-    "jvp": (RuntimeError, "only loss.backward() averages"),
+    "jvp": (TypeError, "DataParallel's gradients cannot be differentiated again"),
     "program": (RuntimeError, "only loss.backward() averages"),
     "create_graph": (TypeError, "DataParallel's gradients cannot be differentiated again"),
 }

@@ -234,10 +234,6 @@ def of_a_hidden_layer(model, bare, x):
     return (seen["embed"].output ** 2).mean()
 
 
-def of_parameters(model, bare, x):
-    return sum((p * p).sum() for p in bare.parameters()) * (RANK + 1)
-
-
 def of_a_new_layer(model, bare, x):
     bare.out = make(3).out
     return (model(x) ** 2).mean()
@@ -245,20 +241,9 @@ def of_a_new_layer(model, bare, x):
 
 LOSSES = {
     "of a hidden layer": of_a_hidden_layer,
-    "of parameters": of_parameters,
     "of a new layer": of_a_new_layer,
     "of an object": lambda model, bare, x: (model(x).y ** 2).mean(),
-    "of the module": lambda model, bare, x: (bare(x).y ** 2).mean(),
-    "after no_sync": lambda model, bare, x: (without_sync(model)(x).y ** 2).mean(),
 }
-
-
-def without_sync(model):
-    def forward(x):
-        with model.no_sync():
-            return model(x)
-
-    return forward if isinstance(model, parallel.DataParallel) else model
 
 
 def losses_of_all_kinds(x):
@@ -351,8 +336,6 @@ def refused():
             assert text in str(error), error
         else:
             raise AssertionError(text)
-        with model.no_sync():  # gradients of this rank's samples
-            call()
     model.zero_grad()
     (slope,) = ta.grad(F.cross_entropy(model(given), y), given, create_graph=True)
     ((slope**2).sum() + with_other(2 * weight)).backward()  # computed from its own parameters

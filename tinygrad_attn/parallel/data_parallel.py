@@ -1,7 +1,7 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-Hooks on the parameters tell the backward pass to call a function at its end, which averages all
-gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
+A hook on the model's parameters tells the backward pass to call a function at its end, which
+averages all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
 Rajbhandari et al., 2020).
 """
 
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import context, history, inplace, tracked
+from ..engine.bundle import bundled
 from ..nn import Module
+from ..nn.inside import functional_call
 from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
@@ -21,7 +23,7 @@ from .group import group
 
 
 class DataParallel(Module):
-    """A module whose gradients `backward()` averages over all ranks, whatever the loss is made of.
+    """A module whose gradients `backward()` averages over all ranks.
 
     All ranks start with rank 0's parameters and buffers. Unlike PyTorch, forward passes do not send
     rank 0's buffers again. `comm` is an mpi4py communicator, which defaults to all ranks. If the
@@ -37,53 +39,38 @@ class DataParallel(Module):
         tensors = dict([*module.named_parameters(), *module.named_buffers()])
         _compare(tensors, self._group)
         _send(((t, 0) for t in tensors.values()), self._group, "the copy of rank 0's model")
-        self._hook_parameters()
-
-    def __setstate__(self, state):
-        vars(self).update(state)
-        self._hook_parameters()  # copies and pickles of tensors have no hooks
 
     def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
-        self._hook_parameters()
-        return self.module(*args, **kwargs)
+        named = self.module.named_parameters()  # in a functional call, other tensors
+        used = {name: p for name, p in named if tracked(p)}
+        if self._group.size == 1 or not self._averages or not context.recording or not used:
+            return self.module(*args, **kwargs)
+        # These stand for the parameters, so that a loss of any value inside is averaged.
+        tensors = bundled([*used.values()], lambda _: self._average_at_end([*used.values()]))
+        return functional_call(self.module, dict(zip(used, tensors)), args, kwargs)
 
-    def _hook_parameters(self):
-        """Put a hook on each parameter, also on new ones, or raise an error if it is no own one."""
-        if self._group.size == 1:
-            return
-        used = self._trained()  # in a functional call, other tensors than after it
-        inputs = {x for t in history(used) for x in t._node.inputs if tracked(x)}
-        for x in inputs.union(used):
-            hooks = getattr(x._tracked, "functions", ())
-            if x._node or any(hook._function == self._average_at_end for hook in hooks):
-                continue
-            if not context.replaced:
-                x.register_hook(self._average_at_end)
-            elif context.recording and self._averages:
-                self._refuse()
-
-    def _average_at_end(self, _):
+    def _average_at_end(self, used):
         """Let the running backward pass average at its end, or raise an error."""
         this = context.backward_pass
-        if not self._averages:
-            return
         if context.recording:
             raise TypeError(
                 "DataParallel's gradients cannot be differentiated again; with create_graph=True, "
-                "use model.no_sync(), and average the gradients at the end."
+                "use model.module, and average the gradients at the end."
             )
-        if this is None or this.wanted is not None:
-            self._refuse()
+        if this is None or this.wanted is not None or self._misses(used):
+            raise RuntimeError(
+                "only loss.backward() averages a DataParallel model's gradients, and only those of "
+                "its own parameters. For ta.grad, ta.vjp, ta.source and other tensors in a "
+                "functional_call, use model.module, and apply tinygrad_attn.parallel.mean to the "
+                "gradients."
+            )
         this.at_end[self._average] = None
 
-    def _refuse(self):
-        raise RuntimeError(
-            "only loss.backward() averages a DataParallel model's gradients, and only those of its "
-            "own parameters. For ta.grad, ta.vjp, ta.source and other tensors in a "
-            "functional_call, use model.no_sync(), and apply tinygrad_attn.parallel.mean to the "
-            "gradients."
-        )
+    def _misses(self, used):
+        """Return whether used tensors have sources whose gradients will not be averaged."""
+        sources = {*used, *(x for t in history(used) for x in t._node.inputs if tracked(x))}
+        return any(x._node is None for x in sources.difference(self._trained()))
 
     def _trained(self):
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -93,7 +80,7 @@ class DataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Switch off averaging, and the errors of this class, for what runs inside the block.
+        """Switch off averaging for forward passes inside the block.
 
         To accumulate three batches, run the first two inside the block and the third after it.
         """
