@@ -1,6 +1,7 @@
 """A program that is called: current parameters, arrays and Tensors, and what it refuses."""
 
 import copy
+import pickle
 import threading
 from collections import deque
 
@@ -110,6 +111,10 @@ def untied(model):
     model.last.weight = new_parameter((3, 3))
 
 
+def tied(model):
+    model.list[0].weight = model.first.weight
+
+
 def removed(model):
     model.list[0].bias = None
 
@@ -122,7 +127,8 @@ def frozen(model):
     model.first.bias.requires_grad = False
 
 
-STALE = (resized, of_another_dtype, one_of_another_dtype, untied, removed, deleted, frozen)
+OF_OTHERS = (resized, of_another_dtype, one_of_another_dtype)
+STALE = (*OF_OTHERS, untied, tied, removed, deleted, frozen)
 
 
 @pytest.mark.parametrize("backward", [True, False])
@@ -217,13 +223,28 @@ def test_names_that_collide():
         ta.source(lambda a_b: (a_b * params["a_b"]).sum(), X, params=params)
 
 
-def test_a_copy_reads_its_own_parameters():
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_reads_its_own_parameters(copied):
     model = Tied()
     program = ta.source(loss(model), X, params=model)
-    other, its_program = copy.deepcopy((model, program))
+    other, its_program = copied((model, program))
     in_place(other)
     assert_right(program, loss(model), dict(model.named_parameters()))
     assert_right(its_program, loss(other), dict(other.named_parameters()))
+
+
+def test_the_arrays_of_a_program_are_read_only():
+    """Otherwise a write to a parameter's memory would not be noticed."""
+    w, table = Tensor(np.ones(3), requires_grad=True), np.arange(12.0).reshape(4, 3) ** 2
+    program = ta.source(lambda x: (x * w * table).sum(), X, params={"w": w})
+    arrays = program.arrays()
+    assert arrays.keys() == {"w", "table"}
+    for array in arrays.values():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    w.data += 1  # the arrays are those of now
+    np.testing.assert_array_equal(arrays["w"], w.numpy())
+    np.testing.assert_array_equal(program.function(X, **arrays)[0], program(X)[0])
 
 
 def test_an_optimiser_steps_a_program():

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from collections import Counter, OrderedDict, defaultdict
 
 import numpy as np
 import pytest
@@ -133,6 +134,35 @@ def test_all_is_as_before(name, mapping):
             assert name not in refusals
         assert state(model) == before and model._hooks is hooks and state(hooked) == arguments
         assert kept == [] and KEPT == []
+
+
+class Frozen(dict):
+    """A dict whose methods do something else than those of a dict."""
+
+    def refuse(self, *_):
+        raise AssertionError("called while it is restored")
+
+    copy = update = clear = __delitem__ = refuse
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, self.get(key, 0) + value)
+
+
+@pytest.mark.parametrize(
+    "kind", [dict, Counter, OrderedDict, Frozen, lambda d: defaultdict(int, d)]
+)
+def test_dicts_of_all_kinds_are_as_before(kind):
+    counts = kind({"calls": 10, "left": 1})
+
+    def f(x):
+        counts["calls"] += 1
+        counts["new"] = 2
+        return x.sum()
+
+    before, content = type(counts), dict.copy(counts)
+    ta.source(f, X)
+    assert type(counts) is before and [*dict.items(counts)] == [*content.items()]
+    assert [*counts] == [*content]
 
 
 def test_activations_are_those_of_the_users_calls():
@@ -275,6 +305,59 @@ def test_other_threads_see_and_change_the_parameters_themselves():
     assert not np.allclose(model(X).numpy(), expected)
     assert np.isclose(program(X)[0], y.item())
     np.testing.assert_allclose(program(X)[1]["weight"], ta.grad(y, [weight])[0].numpy())
+
+
+class Slow(nn.Parameter):
+    """A parameter whose copy begins and ends when the test says so."""
+
+    begun, end = threading.Event(), threading.Event()
+
+    def __getstate__(self):
+        self.begun.set()
+        assert self.end.wait(10)
+        return super().__getstate__()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("begins_inside", [False, True])
+def test_a_copy_of_another_thread_may_begin_or_end_inside(copied, begins_inside):
+    model, copies = nn.Linear(3, 3).astype(np.float64), []
+    model.weight = Slow(model.weight.numpy())
+    Slow.begun.clear(), Slow.end.clear()
+    other = threading.Thread(target=lambda: copies.append(copied(model)))
+    begin = lambda: (other.start(), Slow.begun.wait(10))
+    end = lambda: (Slow.end.set(), other.join())
+    inside = iter([begin if begins_inside else end])
+
+    def f(x):
+        next(inside, lambda: None)()
+        return (model(x) ** 2).sum()
+
+    if not begins_inside:
+        begin()
+    ta.source(f, X, params=model)
+    end()
+    np.testing.assert_array_equal(copies[0].weight.numpy(), model.weight.numpy())
+    assert type(copies[0].weight) is Slow is type(model.weight)
+
+
+def test_another_thread_may_step_between_forward_and_backward():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)).astype(np.float64)
+
+    def step():
+        for p in model.parameters():
+            p.data -= 0.1
+
+    def f(x):
+        y = (model(x) ** 2).sum()
+        other = threading.Thread(target=step)
+        other.start(), other.join()
+        return y
+
+    before = model[0].weight.numpy().copy()
+    program = ta.source(f, X, params=model)
+    np.testing.assert_allclose(model[0].weight.numpy(), before - 0.3)
+    np.testing.assert_allclose(program(X)[0], squares(model)(X).item())
 
 
 def test_two_threads_write_programs_of_one_model():

@@ -16,7 +16,7 @@ from optable import TABLE
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn
+from tinygrad_attn import Tensor, nn, transforms
 from tinygrad_attn.program.file import FRESH
 from tinygrad_attn.program.text import SIGNS
 
@@ -473,6 +473,28 @@ def test_with_checkpoint_and_in_plain_mode():
         assert ta.source(f, SRC, params=layer).text == program.text
     with ta.no_grad():
         assert ta.source(f, SRC, params=layer).text == program.text
+
+
+CUBES = lambda x: (np.sin(x) ** 3).sum()
+INSIDE = {
+    "checkpoint": lambda x: ta.checkpoint(CUBES, x),
+    "hessian": lambda x: ta.hessian(CUBES, x, create_graph=True).sum(),
+    "hvp": lambda x: ta.hvp(CUBES, x, x, create_graph=True).sum(),
+    "jacobian": lambda x: ta.jacobian(np.sin, x, create_graph=True).sum(),
+    "jvp": lambda x: ta.jvp(lambda x: np.sin(x) ** 3, x, x, create_graph=True)[1].sum(),
+    "value_and_grad": lambda x: ta.value_and_grad(CUBES, create_graph=True)(x)[1].sum(),
+    "vjp": lambda x: ta.vjp(np.sin, x, create_graph=True)[1](x)[0].sum(),
+}
+"""Functions that call a transform, by its name."""
+
+
+def test_transforms_inside_a_function():
+    assert INSIDE.keys() == {*transforms.__all__}
+    for f in INSIDE.values():
+        x = SRC[0, 0, :3]
+        program = ta.source(f, x)
+        assert_tidy(program.text)
+        assert_right(program, f, [2 * x])
 
 
 def test_sizes_that_depend_on_the_numbers_are_checked():

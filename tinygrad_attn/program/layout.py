@@ -27,8 +27,8 @@ class Layout:
         self.uses = Counter(x for e in self.order for x in spelled_in(e))
         outputs = reversed(results.items())
         self.result_names = {e: name for name, e in outputs if isinstance(e, Expression)}
-        constants = [e for e in self.order if e.kind == "constant"]
-        self.constants = [e for e in constants if pattern(e.value, sizes) is None]
+        anew = lambda e: pattern(e.value, sizes) is not None  # created where it is used
+        self.constants = [e for e in self.order if e.kind == "constant" and not anew(e)]
         inputs = {e: e.name for e in self.order if e.kind == "input"}
         self.names = self.result_names | inputs
         self.named = {*inputs, *self.constants}  # values that have a name but need no line

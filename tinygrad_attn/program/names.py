@@ -147,6 +147,5 @@ class Names(Listener):
             for name, x in frame.f_locals.items() if users or is_in(frame, *NAMING_FILES) else ():
                 if users or name not in general:
                     note(x, USER if users else VARIABLE, name)
-                _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
-                if constant is not None:
-                    constant.names.setdefault(VARIABLE, identifier(name))
+                if origin := self.listing.origins.get(id(array_of(x))):
+                    origin[1].names.setdefault(VARIABLE, identifier(name))

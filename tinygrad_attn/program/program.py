@@ -1,15 +1,17 @@
 """A program: the text that `ta.source` writes, and how it is called."""
 
+from functools import cached_property
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of, tracked
+from ..engine import Variable, array_of, read_only, tracked
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
+from ..tree import tree_map
 from .trace import Kind, kind_of
 
 
@@ -35,26 +37,44 @@ class Program:
         self._arguments = traced.arguments
         self._constants = constants
         self._params = params
-        reader = attrgetter if isinstance(params, Module) else itemgetter
+        reader, names = attrgetter if isinstance(params, Module) else itemgetter, dict[Any, str]()
         self._parameters = [  # one entry for each name of a shared parameter
-            (identifier, original, reader(original), _state(traced.tensors[identifier]))
-            for original, identifier in traced.parameters.items()
+            (identifier, name, reader(name), _state(traced.tensors[identifier], name, names))
+            for name, identifier in traced.parameters.items()
         ]
+
+    @cached_property
+    def function(self) -> Any:
+        """The function in the file."""
         file: dict[str, Any] = {}
-        exec(compile(text, f"<{name}, written by ta.source>", "exec"), file)
-        self.function = file[name]
+        exec(compile(self.text, f"<{self.name}, written by ta.source>", "exec"), file)
+        return file[self.name]
+
+    def __getstate__(self):
+        """Return what copies and pickles contain: all attributes except the compiled function."""
+        state = vars(self).copy()
+        state.pop("function", None)
+        return state
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the parameters and constants that the function in the file takes by name."""
-        arrays: dict[str, np.ndarray] = {}
-        for identifier, original, read, state in self._parameters:
+        """Return the parameters and constants that the function in the file takes by name.
+
+        They are views of the current values, and read-only.
+        """
+        return tree_map(read_only, self._arrays())
+
+    def _arrays(self):
+        arrays: dict = {}
+        names: dict = {}
+        for identifier, name, read, state in self._parameters:
             p = read(self._params)
-            if _state(p) != state or arrays.setdefault(identifier, p._data) is not p._data:
+            if _state(p, name, names) != state:
                 raise ValueError(
-                    f"{self.name} was written when the parameter {original!r} had the shape, the "
-                    f"dtype and the flag requires_grad {state}, and was shared or not as it was "
-                    f"then. It is now {describe(p)}. Write another program with ta.source."
+                    f"{self.name} was written when the parameter {name!r} had the shape, the "
+                    f"dtype and the flag requires_grad {state[:3]}, and was shared or not as it "
+                    f"was then. It is now {describe(p)}. Write another program with ta.source."
                 )
+            arrays[identifier] = p._data
         return arrays | self._constants
 
     def __call__(self, *args) -> Any:
@@ -67,12 +87,12 @@ class Program:
                 fits &= x is expected or _is_same(x, expected)
         if not fits:
             raise self._wrong_arguments(args)
-        return self.function(*arrays, **self.arrays())
+        return self.function(*arrays, **self._arrays())
 
     def _wrong_arguments(self, args):
         wanted = [f"{name} {kind}" for name, kind in self._arguments.items()]
-        shown = [kind_of(array_of(x)) or describe(x) for x in args]
-        got = [f"{name} {x}" for name, x in zip(self._arguments, shown)]
+        shown = lambda x: kind_of(array_of(x)) or describe(x)
+        got = [f"{name} {shown(x)}" for name, x in zip(self._arguments, args)]
         return ValueError(
             f"{self.name} takes {len(wanted)} arguments, {', '.join(wanted)}, got {len(args)}, "
             f"{', '.join(got)}. For others, write another program with ta.source."
@@ -91,9 +111,14 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-def _state(p):
-    """Return what a program depends on besides the values of a parameter."""
-    return (p._data.shape, p._data.dtype, tracked(p)) if isinstance(p, Variable) else None
+def _state(p, name, names):
+    """Return what a program depends on besides the values of a parameter.
+
+    It ends with the first name of the same parameter, from `names`.
+    """
+    if isinstance(p, Variable):
+        return p._data.shape, p._data.dtype, tracked(p), names.setdefault(p, name)
+    return None
 
 
 def _is_same(x, expected):

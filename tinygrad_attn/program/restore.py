@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections import OrderedDict
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
@@ -24,7 +25,7 @@ def restored(*roots):
     These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
     TypeError if a buffer or an array of a module has changed, which a program would not do.
     """
-    before = [(x, x.copy()) for x in reachable(roots)]
+    before = [(x, dict.copy(x) if isinstance(x, dict) else x.copy()) for x in reachable(roots)]
     try:
         yield
         if any(changes_state(x, content) for x, content in before):
@@ -36,9 +37,10 @@ def restored(*roots):
     finally:
         for x, content in before:
             if isinstance(x, dict):
+                kind = OrderedDict if isinstance(x, OrderedDict) else dict  # not, say, Counter
                 for key in x.keys() - content.keys():
-                    del x[key]
-                x.update(content)
+                    kind.__delitem__(x, key)
+                kind.update(x, content)
             else:
                 x[:] = content
 

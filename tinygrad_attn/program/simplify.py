@@ -227,9 +227,8 @@ class Simplifier(Listing):
         whole = np.array_equal(np.hstack(places), rows)
         if not alike or not whole or len({*map(np.ndim, places)}) > 1:
             return None
-        if places[0].ndim:
-            return self.make("call", "concatenate", e.value, parts)
-        return self.make("call", "stack", e.value, parts)
+        joined = "concatenate" if places[0].ndim else "stack"
+        return self.make("call", joined, e.value, parts)
 
     def method_transpose(self, e):
         """Turn x.transpose(axes) into x.T or x.swapaxes."""

@@ -19,7 +19,7 @@ from .file import written
 from .ir import reached
 from .program import Program
 from .restore import restored
-from .trace import gradients_of, is_array, stand_in, standing_in, trace
+from .trace import gradients_of, stand_in, standing_in, trace
 
 ONE_AT_A_TIME = new_lock()
 """A lock that is held while a function is traced."""
@@ -49,9 +49,10 @@ def source(f: Callable, *args, params=None, backward: bool = True) -> Program:
 
     f is called three times, with random numbers of its own. What it changes is then restored:
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
-    and use and train the parameters.
+    and use, copy and train the parameters.
     """
-    owner = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
+    owner = getattr(f, "__self__", f)  # of a method
+    owner = owner if isinstance(owner, Module) else None
     params = owner if params is None else params
     named = named_tensors(params)
     arguments = tuple(leaf(x) for x in args)
@@ -95,11 +96,9 @@ def named_tensors(params):
 
 def compare(program, f, arguments, traced):
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
-    others = {p: stand_in(p, p._data) for p in traced.tensors.values()}
-    inputs = zip([*filter(is_array, arguments), *traced.tensors.values()], traced.inputs)
-    leaves = {x: name for x, name in inputs if name in traced.gradients}
-    seeds = [traced.seed.expression.value] if leaves else []
-    with standing_in(others), traced.run(), np.errstate(all="ignore"):
+    now = {p: p._data.copy() for p in traced.tensors.values()}
+    seeds = [traced.seed.expression.value] if traced.gradients else []
+    with standing_in(now), traced.run(), np.errstate(all="ignore"):
         f(*arguments)
         drawn = random_state(traced)
         y = f(*arguments)
@@ -111,7 +110,7 @@ def compare(program, f, arguments, traced):
                 "model.eval(), or draw the numbers outside the function and pass them to it."
             )
         found = program(*arguments, *seeds[: len(traced.arguments) - len(arguments)])
-        expected = y, *(gradients_of(y, seed, leaves) for seed in seeds)
+        expected = y, *(gradients_of(y, seed, traced.leaves) for seed in seeds)
     steps = reached([traced.outputs, traced.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
     pairs = tree_leaves(found), tree_leaves(expected)

@@ -4,7 +4,6 @@ import ast
 import json
 import math
 import re
-from collections import Counter
 
 import numpy as np
 
@@ -42,18 +41,18 @@ class Sizes:
                         found[letter].add(n)
         found["S"] -= found["T"]  # in self-attention, S is T
         sizes = {letter: max(known) for letter, known in found.items() if len(known) == 1}
-        often = Counter(sizes.values())
+        counted = [*sizes.values()]
         self.letters = {
             letter: n
             for letter, n in sizes.items()
-            if often[n] == 1 and n not in (0, 1, 3) and letter not in taken
+            if counted.count(n) == 1 and n not in (0, 1, 3) and letter not in taken
         }
         self.texts = {n: letter for letter, n in self.letters.items()}
         # For packed queries, keys and values, and for batches that are flattened to rows.
-        known = {"3": 3, **self.letters}
+        size = {"3": 3, **self.letters}
         for a, b in ("3E", "BS", "BT"):
-            if a in known and b in known:
-                self.texts.setdefault(known[a] * known[b], f"{a}*{b}")
+            if {a, b} <= size.keys():
+                self.texts.setdefault(size[a] * size[b], f"{a}*{b}")
 
     def one(self, n):
         """Write a size as letters, such as `B`, `3*E` or `B*T`, or as a number."""

@@ -31,6 +31,7 @@ class TracedFunction(Listing, Listener):
         self.arguments: dict = {}  # name: Kind of the array, or a value of another type
         self.parameters: dict = {}  # the name that the user knows: identifier
         self.tensors: dict = {}  # identifier of a parameter: the Tensor
+        self.leaves: dict = {}  # a Tensor among the arguments and parameters: identifier
         self.outputs = None
         self.gradients: dict = {}  # identifier: Expression
         self.seed = None  # the gradient with respect to the output
@@ -62,7 +63,7 @@ class TracedFunction(Listing, Listener):
         name = identifier(name)
         while name in self.inputs:
             name += "_"
-        self.inputs[name] = expression = self.leaf("input", name, np.asarray(array).view())
+        self.inputs[name] = expression = self.leaf("input", name, np.array(array))
         expression.names = {USER: name}
         return Symbol(expression, self)
 
@@ -128,15 +129,14 @@ def trace(function, args, params, backward, root):
             symbols[p] = traced.input(name, p._data)
             traced.tensors[symbols[p].expression.name] = p
         traced.parameters[name] = symbols[p].expression.name
-    leaves = {x: symbol.expression.name for x, symbol in symbols.items() if tracked(x)}
-    others = {x: stand_in(x, symbol) for x, symbol in symbols.items()}
+    traced.leaves = {x: symbol.expression.name for x, symbol in symbols.items()}
     try:
-        with standing_in(others), traced.run(traced, traced.names):
+        with standing_in(symbols), traced.run(traced, traced.names):
             y = function(*arguments)
             traced.names.note_outputs()
             traced.outputs = tree_map(traced.operand, y)
             if backward:
-                differentiate(traced, y, leaves)
+                differentiate(traced, y)
         for error in traced.refused:
             raise error
     finally:
@@ -156,37 +156,42 @@ def stand_in(x, array):
 
 
 @contextmanager
-def standing_in(others):
-    """Inside the block, this thread finds another tensor's state in each of these tensors.
+def standing_in(arrays):
+    """Inside the block, this thread finds a stand-in's state in the tensors with these arrays.
 
     Other threads find the tensors as they are. So only the class of a tensor changes.
     """
-    thread, classes = get_ident(), [(t, t.__class__) for t in others]
+    thread, classes = get_ident(), [(t, type(t)) for t in arrays]
     try:
-        for t, other in others.items():
-            t.__class__ = replaced_class(t, other, thread)
+        for t, array in arrays.items():
+            set_class(t, replaced_class(t, stand_in(t, array), thread))
         yield
     finally:
         for t, kind in classes:
-            t.__class__ = kind
+            set_class(t, kind)
+
+
+set_class = vars(object)["__class__"].__set__  # also where `__class__` is a property
 
 
 def replaced_class(tensor, other, thread):
     """Return a subclass of the tensor's class that reads and writes the other tensor's slots."""
 
     def redirected(slot):
-        in_use = lambda t: other if t is tensor and get_ident() == thread else t
+        in_use = lambda t: other if get_ident() == thread else t
         return property(
             lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
         )
 
-    kind = type(tensor)
-    slots: dict = {
-        name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_node", "_tracked")
-    }
+    kind = tensor.__class__
+    names = ("_data", "_grad", "_node", "_tracked")
+    slots = {name: redirected(vars(Variable)[name]) for name in names}
     # Copies and pickles, which another thread may make, have the class itself.
-    slots["__reduce_ex__"] = lambda t, _: (object.__new__, (kind,), t.__getstate__())
-    return type(kind.__name__, (kind,), {"__slots__": (), **slots})
+    of_copies = {
+        "__class__": property(lambda t: kind),
+        "__reduce__": lambda t: (object.__new__, (kind,), t.__getstate__()),
+    }
+    return type(kind.__name__, (type(tensor),), {"__slots__": ()} | slots | of_copies)
 
 
 # ---- arguments
@@ -224,9 +229,9 @@ def is_array(x):
 # ---- the backward pass
 
 
-def differentiate(traced, y, leaves):
+def differentiate(traced, y):
     """Run the backward pass on symbols, for gradients with respect to the leaves."""
-    if not isinstance(array_of(y), Symbol) or array_of(y) is y:
+    if not isinstance(getattr(y, "_data", None), Symbol):
         raise TypeError(
             f"ta.source can differentiate only a function that returns one Tensor, got "
             f"{describe(y)}. Return only the loss, or pass backward=False."
@@ -242,7 +247,7 @@ def differentiate(traced, y, leaves):
         traced.seed = traced.input("d_output", np.asarray(example, y.dtype))
         traced.arguments[traced.seed.expression.name] = kind_of(y)
     traced.backward = True
-    slopes = gradients_of(y, traced.seed, leaves)
+    slopes = gradients_of(y, traced.seed, traced.leaves)
     traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
 
 

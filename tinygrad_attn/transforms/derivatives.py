@@ -75,8 +75,9 @@ def _gradients(ys, inputs, gs, create_graph, retain):
         retain_graph=retain,
         allow_unused=True,
     )
-    zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
-    return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found))
+    return tuple(
+        Tensor._of(np.zeros(x.shape, x.dtype)) if d is None else d for x, d in zip(inputs, found)
+    )
 
 
 def _gradient_of(f):
@@ -137,7 +138,7 @@ def jvp(f: Callable[..., Any], xs, vs, *, create_graph: bool | None = None) -> t
     rule = "a tangent must have its input's shape"
     vs = [_direction(v, x, rule) for x, v in zip(inputs, vs, strict=True)]
     with enable_grad():  # an output of an op, so that it is newer than y
-        seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True).clone()
+        seed = Tensor._of(np.zeros_like(y._data), True).clone()
     pulled = _gradients([y], inputs, [seed], True, True)
     (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
     return _returned(y, recorded, *xs), _returned(tangent, recorded, *xs)
