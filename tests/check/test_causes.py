@@ -7,6 +7,7 @@ import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn.check import gradcheck
+from tinygrad_attn.check.kernel import Kernel
 
 rng = np.random.default_rng(42)
 N = lambda *shape: rng.standard_normal(shape)
@@ -289,3 +290,37 @@ def test_what_is_tried_depends_on_sizes_and_not_on_the_load(seconds, monkeypatch
     notes = check().notes
     assert (list(tried) == fast) == (seconds < 1) == (not notes), notes
     assert seconds < 1 or notes[0].startswith("not tried: axes of more than 6 elements"), notes
+
+
+def test_all_axes_are_changed_at_once_and_one_by_one_where_that_fails():
+    """A library that compiles for each shape takes long for many shapes."""
+    tried, multiple, together = {}, 1, False
+
+    def product(a, b):
+        if a.shape[0] % multiple:
+            raise ValueError("the number of rows must be a multiple of 2")
+        tried.setdefault((a.shape, b.shape))
+        return a @ b
+
+    def vjp(g, y, a, b):
+        da = np.where(a.shape[0] > 9 and b.shape[1] > 9, 0, g @ b.T) if together else g @ b.T
+        return da, a.T @ g
+
+    check = lambda: gradcheck(product, [N(6, 5), N(5, 4)], vjp=vjp, raise_exception=False)
+    assert check() and 5 < len(tried) < 25, list(tried)
+    tried.clear()
+    multiple = 2
+    assert check() and 25 < len(tried) < 50, list(tried)
+    multiple, together = 1, True
+    assert "axes of 16 in place of 4, 16 in place of 5, 16 in place of 6" in check().diagnosis
+
+
+def test_maxima_in_a_loop_are_not_tried_one_by_one(monkeypatch):
+    """Thousands of gradients of thousands of maxima once took minutes."""
+    pulls, pull = [], Kernel.pull
+    monkeypatch.setattr(Kernel, "pull", lambda *a, **b: pulls.append(1) or pull(*a, **b))
+    running = lambda x: np.stack([x[: k + 1].max(0) for k in range(len(x))])
+    back = lambda g, y, x: np.stack([np.where(y == row, g, 0).sum(0) for row in x])
+    x = np.sort(rng.random((40, 2)), axis=0).astype(np.float16)
+    assert gradcheck(np.maximum.accumulate, [x], vjp=back, reference=running, dtype="float16")
+    assert len(pulls) < 250

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,13 @@ SHORT = 48  # the length to which axes are cut, for all circumstances but long a
 
 
 class Trial(NamedTuple):
-    """A circumstance, and what came of it."""
+    """A circumstance, and what came of it.
+
+    The name of a trial of other lengths is a dict from the given lengths to those that were tried.
+    """
 
     group: str
-    name: str
+    name: Any
     kernel: Kernel
     entries: list[Entry]
 
@@ -44,6 +47,7 @@ class Trial(NamedTuple):
 
 
 Change = Callable[[Array], Array]
+Lengths = dict[int, int]  # from given lengths of axes to others
 
 
 def of_gradients(dtype: str) -> dict[str, Change]:
@@ -59,15 +63,21 @@ def of_gradients(dtype: str) -> dict[str, Change]:
     }
 
 
-def resized(kernel: Kernel, old: int, new: int):
-    """Return the operands with another length for all axes of one length, and no equal numbers."""
-    rng, operands = np.random.default_rng(old + new), list(kernel.operands)
+def resized(kernel: Kernel, new: Lengths):
+    """Return the operands with other lengths for all axes of some lengths, and no equal numbers."""
+    rng, operands = np.random.default_rng(sum([*new, *new.values()])), list(kernel.operands)
     for i, x in enumerate(operands):
-        if isinstance(x, Array) and old in x.shape:
-            for axis in [axis for axis, n in enumerate(x.shape) if n == old]:
-                x = x.take(np.arange(new) % max(1, old), axis)
+        if isinstance(x, Array) and any(n in new for n in x.shape):
+            for axis, n in enumerate(x.shape):
+                x = x.take(np.arange(new.get(n, n)) % max(1, n), axis)
             operands[i] = x * rng.uniform(0.5, 1.5, x.shape) if x.dtype.kind == "f" else x
     return operands
+
+
+def is_small(kernel: Kernel, new: Lengths) -> bool:
+    """Return whether operands and results of other lengths have few elements."""
+    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
+    return sum(math.prod(new.get(n, n) for n in shape) for shape in shapes) < MOST
 
 
 def lengths(kernel: Kernel) -> list[int]:
@@ -80,20 +90,19 @@ def shortened(kernel: Kernel) -> Kernel:
     for n in lengths(kernel):
         if n > SHORT:
             with suppress(Exception):
-                kernel = kernel.replaced(resized(kernel, n, SHORT))
+                kernel = kernel.replaced(resized(kernel, {n: SHORT}))
     return kernel
 
 
 def long(kernel: Kernel, n: int, report: Report) -> int:
     """Return the largest multiple of a length that the kernel takes and that few elements allow."""
-    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     longest = n
-    for by in (2**e for e in range(1, 12)):
-        if n * by > LONGEST or sum(math.prod(s) * by ** s.count(n) for s in shapes) >= MOST:
+    for by in (2**e for e in range(1, 12, 2)):  # few, as JAX compiles each op again for each shape
+        if n * by > LONGEST or not is_small(kernel, {n: n * by}):
             break
         started = time.process_time()
         with suppress(Exception):
-            kernel.replaced(resized(kernel, n, n * by))
+            kernel.replaced(resized(kernel, {n: n * by}))
             longest = n * by
         if (seconds := time.process_time() - started) > SLOW:
             text = f"not tried: axes of more than {n * by} elements, as a run took {seconds:.1f} s."
@@ -102,7 +111,27 @@ def long(kernel: Kernel, n: int, report: Report) -> int:
     return longest
 
 
-def circumstances(kernel: Kernel, report: Report, wrong: list[Trial]):
+def others(n: int) -> list[int]:
+    """Return other lengths of an axis: odd ones, the next multiple of a block and beyond."""
+    new = n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3
+    # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
+    return [m if m > 1 else n for m in new]
+
+
+def other_lengths(kernel: Kernel, trials: list[Trial], wrong: list[Trial]) -> Iterator[Lengths]:
+    """Yield other lengths for all axes at once, and for one axis after another if that fails."""
+    given, single = lengths(kernel), list[Lengths]()
+    for new in (dict(zip(given, row)) for row in zip(*map(others, given))):
+        right = len(trials) - len(wrong)
+        if len(new) > 1 and is_small(kernel, new):
+            yield new
+        if len(trials) - len(wrong) == right:
+            several = [{n: m} for n, m in new.items() if n != m and {n: m} not in single]
+            single += several
+            yield from several
+
+
+def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: list[Trial]):
     """Yield (group, name, operands, change of the incoming gradient).
 
     Long axes take time, so they come last, and only if no trial has been wrong.
@@ -120,24 +149,21 @@ def circumstances(kernel: Kernel, report: Report, wrong: list[Trial]):
         if operands[i].shape == operands[j].shape:
             operands[j] = operands[i]
             yield "same array", f"inputs {i} and {j} are the same array", operands, same
-    for n in lengths(kernel):
-        others = [n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3]
-        # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
-        for m in dict.fromkeys(m for m in others if m > 1 and m != n):
-            yield f"length {n}", str(m), resized(kernel, n, m), same
+    for new in other_lengths(kernel, trials, wrong):
+        yield "length", new, resized(kernel, new), same
     for n in lengths(kernel):
         if not wrong and (m := long(kernel, n, report)) > n:
-            operands = resized(kernel, n, m)
-            yield f"length {n}", str(m), operands, np.abs
+            operands = resized(kernel, {n: m})
+            yield "length", {n: m}, operands, np.abs
             # Sums of positive numbers stop growing in low precision.
             positive = [np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)]
-            yield f"length {n}", str(m), positive, np.abs
+            yield "length", {n: m}, positive, np.abs
 
 
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     """Find circumstances in which a kernel is wrong that is right for the given inputs."""
     trials, wrong, failures, short = list[Trial](), list[Trial](), list[str](), shortened(kernel)
-    for group, name, operands, change in circumstances(short, report, wrong):
+    for group, name, operands, change in circumstances(short, report, trials, wrong):
         offered = short.is_offered(operands)
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -151,10 +177,13 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
             continue
         except Exception as failure:
             text = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]:.80}"
+            at = some(name.values()) if group == "length" else name
+            if group == "length" and len(name) > 1:
+                continue  # each axis is tried again
             if offered and not refuses(failure):
-                failures.append(f"{group}: fails at {name}: {text}")
-            elif group.startswith("length"):
-                report.notes.append(f"not offered: axes of {name} elements ({text})")
+                failures.append(f"{group}: fails at {at}: {text}")
+            elif group == "length":
+                report.notes.append(f"not offered: axes of {at} elements ({text})")
     if not wrong:
         return failures[0] if failures else None
     first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
@@ -178,12 +207,16 @@ def is_rounding(trial: Trial, limits: Limits) -> bool:
 def where(trials: list[Trial], wrong: list[Trial]) -> str:
     """Say in which circumstances the kernel is wrong."""
     group = wrong[0].group
-    if not group.startswith("length"):
+    if group != "length":
         names = ", or ".join(trial.name for trial in wrong if trial.group == group)
         return f"{group}: right for the given inputs, and wrong when {names}."
-    n = int(group.split()[1])
-    bad = {int(t.name) for t in wrong if t.group == group}
-    right = {n} | {int(t.name) for t in trials if t.group == group} - bad
+    name = min((trial.name for trial in wrong), key=len)
+    if len(name) > 1:
+        new = ", ".join(f"{m} in place of {n}" for n, m in name.items())
+        return f"length: right for the given inputs, and wrong for axes of {new} elements."
+    (n,) = name
+    bad = {t.name[n] for t in wrong if [*t.name] == [n]}
+    right = {n} | {t.name[n] for t in trials if t.group == group and n in t.name} - bad
     text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
     text += f"and wrong with {some(bad)}"
     block = math.gcd(*right)

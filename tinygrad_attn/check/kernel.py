@@ -227,13 +227,20 @@ class Kernel(Subject):
         with plain(), self.backend.watch() as calls:
             run = self.run()
         right, found = flatten(results_of(self, [], self.pull(self.cotangents, run))), list[int]()
+        maxima: dict[Any, list[int]] = {}  # at each line, as there may be thousands in a loop
         for k, call in enumerate(calls):
-            if call.name in ("max", "maximum") and (node := call.result._node):
-                op, node.op = node.op, Constant(lambda: None)
-                came = flatten(results_of(self, [], self.pull(self.cotangents, run)))
-                if agree(came, right, 0, 1e-9 * greatest(right)):
-                    found.append(k)
-                else:
+            if call.name in ("max", "maximum") and call.result._node:
+                maxima.setdefault(call.place, []).append(k)
+        for numbers in maxima.values():
+            nodes = [calls[k].result._node for k in numbers]
+            ops = [node.op for node in nodes]
+            for node in nodes:
+                node.op = Constant(lambda: None)
+            came = flatten(results_of(self, [], self.pull(self.cotangents, run)))
+            if agree(came, right, 0, 1e-9 * greatest(right)):
+                found += numbers
+            else:
+                for node, op in zip(nodes, ops):
                     node.op = op
         return found
 
