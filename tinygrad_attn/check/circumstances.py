@@ -97,9 +97,11 @@ def shortened(kernel: Kernel) -> Kernel:
 def long(kernel: Kernel, n: int, report: Report) -> int:
     """Return the largest multiple of a length that the kernel takes and that few elements allow."""
     longest = n
-    for by in (2**e for e in range(1, 12, 2)):  # few, as JAX compiles each op again for each shape
-        if n * by > LONGEST or not is_small(kernel, {n: n * by}):
-            break
+    all_powers = [
+        2**e for e in range(1, 12) if n * 2**e <= LONGEST and is_small(kernel, {n: n * 2**e})
+    ]
+    # A few of them, because JAX compiles each op again for each shape.
+    for by in sorted({*all_powers[:1], *all_powers[::-2]}):
         started = time.process_time()
         with suppress(Exception):
             kernel.replaced(resized(kernel, {n: n * by}))

@@ -433,8 +433,8 @@ def largest_error(c: Case) -> Iterator[Finding]:
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
     constant_factor, matrix_product, rearranged, wrong_factor, step, product_rule,
-    operand_of_ones, transposed_function, permuted, zeros, y_for_operand, special_value, some,
-    wrong_formula, missing_sum, g_times, largest_error,
+    operand_of_ones, transposed_function, permuted, zeros, y_for_operand, wrong_formula,
+    special_value, some, missing_sum, g_times, largest_error,
 ]  # fmt: skip
 
 

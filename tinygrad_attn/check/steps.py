@@ -9,99 +9,133 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from functools import partial
-from itertools import product
+from itertools import pairwise, permutations, product
 from typing import Any
 
 import numpy as np
 
-from ..engine import Op
+from ..engine import Op, tensor_of
 from ..errors import quoted
 from .backend import Array, Call, array_of
 from .kernel import Kernel
 from .report import agree, greatest
 from .subject import OpSubject
-from .values import MAPS
+from .values import MAPS, rearrangements
 
 MOST = 80  # of the steps, from the result on
-Pull = Callable[[Array], Array]  # from g to the contribution to the gradient of one operand
-Mistake = Callable[[Call, Pull, Array], Array]  # from the right one and g to a wrong contribution
+SUMS = {"add", "subtract"}
+Contributions = dict[int, Array]  # to the gradients of a step's operands
+Mistake = Callable[[Call, Contributions, Array], Contributions]  # right ones and g to wrong ones
+Edge = tuple[list[Call], int]  # equal steps, and the number of an operand
 
 
-def missing(call: Call, pull: Pull, g: Array) -> Array:
-    """Return a contribution of zeros."""
-    return np.zeros_like(pull(g))
+def contributions(call: Call, g: Array, y=None) -> Contributions:
+    """Return the right contributions of a step."""
+    op = call.result._node.op
+    while isinstance(op, Mistaken):
+        op = op.op
+    return dict(op.pull(y or call.result, g))
 
 
 class Mistaken(Op):
-    """The op of a step that makes a mistake in its contribution to one operand."""
+    """The op of a step that makes a mistake in its contributions."""
 
-    def __init__(self, call: Call, i: int, mistake: Mistake) -> None:
+    def __init__(self, call: Call, mistake: Mistake) -> None:
         self.op = call.result._node.op
         vars(self).update(vars(self.op) | {"op": self.op})
         self.adds_in_place, self.trusted = None, False
-        self.call, self.i, self.mistake = call, i, mistake
+        self.call, self.mistake = call, mistake
 
     def pull(self, y, g, *options):
-        one = lambda g: dict(self.op.pull(y, g, *options))[self.i]
-        pulled = self.op.pull(y, g, *options)
-        return [(i, self.mistake(self.call, one, g) if i == self.i else c) for i, c in pulled]
+        right = dict(self.op.pull(y, g, *options))  # without those that are not needed
+        wrong = self.mistake(self.call, right, g)
+        return [(i, wrong.get(i, c)) for i, c in right.items()]
 
 
 @contextmanager
-def mistaken(calls: list[Call], i: int, mistake: Mistake) -> Iterator[None]:
+def mistaken(calls: list[Call], mistake: Mistake) -> Iterator[None]:
     """Let some calls of an op make a mistake inside the block."""
     nodes = [call.result._node for call in calls]
     try:
         for call, node in zip(calls, nodes):
-            node.op = Mistaken(call, i, mistake)
+            node.op = Mistaken(call, mistake)
         yield
     finally:
         for node in nodes:
             node.op = node.op.op
 
 
-def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
-    """Yield mistakes of a step other than that its contribution is counted too often."""
-    y = array_of(group[0].result)
-    if y.ndim > 1 and y.shape[-1] == y.shape[-2]:
-        text = "is that of g with its last axes exchanged"
-        yield text, lambda call, pull, g: pull(np.swapaxes(g, -1, -2))
-    for by, which in ((1, "one before"), (-1, "one after")) if len(group) > 1 else ():
-        earlier = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
+def missing(i: int) -> Mistake:
+    """Return the mistake that the contribution to an operand is zero."""
+    return lambda call, right, g: {i: np.zeros_like(right[i])} if i in right else {}
 
-        def of_neighbour(call: Call, pull: Pull, g: Array, calls=earlier) -> Array:
-            if (other := calls.get(id(call))) is None:
-                return missing(call, pull, g)
-            node = other.result._node
-            return dict(getattr(node.op, "op", node.op).pull(other.result, g))[i]
+
+WHERE = ", where y is its result, x this operand, and the others have their numbers"
+
+
+# ---- mistakes of a step other than that its contribution is counted too often
+
+
+def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
+    """Yield mistakes in the contribution to one operand, or in all of them."""
+    shape = array_of(group[0].result).shape
+    for _, how, change, _ in rearrangements(shape):
+        of_g = lambda call, right, g, change=change: {i: contributions(call, change(g))[i]}
+        yield f"is that of g {how}", of_g
+    for kind, how, change, inside in rearrangements(array_of(group[0].inputs[i]).shape):
+        if kind == "shifted by one":
+            moved = lambda call, right, g, change=change, inside=inside: {
+                i: inside * change(right[i])
+            }
+            yield f"is {how}", moved
+    for by, which in ((1, "one before"), (-1, "one after")) if len(group) > 1 else ():
+        others = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
+
+        def of_neighbour(call: Call, right, g: Array, others=others) -> Contributions:
+            other = others.get(id(call))
+            return {i: contributions(other, g)[i] if other else np.zeros_like(right[i])}
 
         yield f"reads the values of the {which} in the loop", of_neighbour
-    others = [j for j, v in enumerate(group[0].inputs) if j != i and array_of(v).dtype.kind == "f"]
-    known: dict[str, Callable[[Call], Array]] = {
-        "y": lambda call: array_of(call.result),
-        "x": lambda call: array_of(call.inputs[i]),
-    } | {f"operand {j}": lambda call, j=j: array_of(call.inputs[j]) for j in others}
-    for (of, value), (text, change) in product(known.items(), MAPS.items()):
-        name = text.format(of)
-        factor = partial(known_factor, value, change)
-        yield f"has a needless factor {name}", partial(multiplied, factor)
-        yield f"lacks a factor {name}", partial(divided, factor)
+    values = values_of(group[0], i)
+    for (of, v), (text, change) in product(values.items(), MAPS.items()):
+        if v.dtype.kind == "f":
+            name = text.format(of)
+            factor = lambda call, of=of, change=change: change(values_of(call, i)[of])
+            multiplied = lambda call, right, g, factor=factor: {i: factor(call) * right[i]}
+            divided = lambda call, right, g, factor=factor: {i: right[i] / factor(call)}
+            yield f"has a needless factor {name}{WHERE}", multiplied
+            yield f"lacks a factor {name}{WHERE}", divided
+    for name, v in values.items():
+        if v.dtype == bool:
+            yield f"reads {name} upside down{WHERE}", partial(computed_with, i, name, name)
+    for wrong, right in permutations(values, 2):
+        if values[wrong].shape == values[right].shape:
+            yield (
+                f"has {wrong} where {right} belongs{WHERE}",
+                partial(computed_with, i, wrong, right),
+            )
 
 
-def known_factor(value: Callable[[Call], Array], change: Callable[[Array], Array], call: Call):
-    """Return a factor that is computed from a value of a step."""
-    return change(value(call))
+def values_of(call: Call, i: int) -> dict[str, Array]:
+    """Return the operands and the result of a step, by name."""
+    names = ["x" if j == i else f"operand {j}" for j in range(len(call.inputs))]
+    return dict(zip([*names, "y"], map(array_of, [*call.inputs, call.result])))
 
 
-def multiplied(factor: Callable[[Call], Array], call: Call, pull: Pull, g: Array) -> Array:
-    """Return a contribution with a factor too many."""
-    return factor(call) * pull(g)
+def computed_with(i: int, wrong: str, belongs: str, call: Call, right, g: Array) -> Contributions:
+    """Return contributions that are computed with another value of an operand or of the result."""
+    values, node = values_of(call, i), copy(call.result._node)
+    values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
+    *inputs, y = map(tensor_of, values.values())
+    for old, x in zip(call.inputs, inputs):
+        x._tracked = getattr(old, "_tracked", False)
+    node.inputs = inputs
+    return contributions(call, g, tensor_of(y._data, node))
 
 
-def divided(factor: Callable[[Call], Array], call: Call, pull: Pull, g: Array) -> Array:
-    """Return a contribution without a factor."""
-    return pull(g) / factor(call)
+# ---- a function and its steps
 
 
 def in_steps(f: Any) -> Kernel | None:
@@ -139,6 +173,46 @@ def edges_of(calls: list[Call], single: bool = True) -> Iterator[tuple[list[Call
                 yield group, i
 
 
+class Steps:
+    """The steps of a function, and the wrong gradient of one of its inputs."""
+
+    def __init__(self, plain: Kernel, f: OpSubject | Kernel, which: int) -> None:
+        self.plain, self.cotangents = plain, f.cotangents
+        self.which = plain.checked.index(f.checked[which])
+        with plain.backend.watch() as calls:
+            self.run = plain.run()
+        self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
+        self.right = self.gradient([], missing(0))
+        self.limit, self.error = (
+            max(2e-3, 24 * f.precision),
+            f.pull(f.cotangents)[which] - self.right,
+        )
+
+    def gradient(self, group: list[Call], mistake: Mistake) -> Array:
+        """Return the gradient if some steps make a mistake."""
+        with mistaken(group, mistake):
+            g = self.plain.pull(self.cotangents, self.run)[self.which]
+        return np.zeros(self.plain.inputs[self.which].shape) if g is None else g
+
+    def effect(self, group: list[Call], mistake: Mistake) -> Array:
+        """Return what a mistake adds to the gradient."""
+        return self.gradient(group, mistake) - self.right
+
+    def without_effect(self) -> Iterator[Edge]:
+        """Yield steps whose contribution has no effect, as in the maximum of a stable softmax."""
+        for group, i in edges_of(self.calls):
+            if len(group) == 1 and greatest(self.effect(group, missing(i))) <= 1e-9 * greatest(
+                self.right
+            ):
+                yield group, i
+
+    def off(self, explained: Array) -> float:
+        """Return how much of the error is left, as a part of what may be, or else infinity."""
+        rest, floor = self.error - explained, self.limit / 20 * greatest(self.right)
+        off = float(np.linalg.norm(rest) / np.linalg.norm(self.error)) / self.limit
+        return off if off < 1 and everywhere(self.error, explained, floor) else np.inf
+
+
 def wrong_step(
     f: OpSubject | Kernel, which: int, simple: bool = True, if_missing: str = "wrong term"
 ) -> str | None:
@@ -150,47 +224,48 @@ def wrong_step(
     plain = in_steps(f)
     if plain is None or f.inputs[which].size < 3:
         return None
-    position = plain.checked.index(f.checked[which])
-    with plain.backend.watch() as calls:
-        run = plain.run()
-    calls = [call for call in calls if call.result._node][: -MOST - 1 : -1]  # the last first
-
-    def gradient(group: list[Call], i: int, mistake: Mistake) -> Array:
-        with mistaken(group, i, mistake):
-            g = plain.pull(f.cotangents, run)[position]
-        return np.zeros(f.inputs[which].shape) if g is None else g
-
-    right = gradient([], 0, missing)
-    limit, error = max(2e-3, 24 * f.precision), f.pull(f.cotangents)[which] - right
-    found: list[tuple[bool, int, str]] = []
+    steps = Steps(plain, f, which)
     with ExitStack() as ignored:
-        for group, i in edges_of(calls):
-            if greatest(gradient(group, i, missing) - right) <= 1e-9 * greatest(right):
-                # It has no effect, as that of the maximum in a stable softmax.
-                ignored.enter_context(mistaken(group, i, missing))
-        edges = [*edges_of(calls, single=simple)]
-        for group, i in edges if simple else edges[::-1]:
-            for text, mistake in [("", missing)] if simple else other_mistakes(group, i):
-                try:
-                    term, share = gradient(group, i, mistake) - right, 1.0
-                except ValueError:  # the shapes do not fit
-                    continue
-                if simple:
-                    share = float(np.sum(term * error) / (np.sum(term**2) or np.inf))
-                    text = how_often(1 - share)
-                off = float(np.linalg.norm(error - share * term) / np.linalg.norm(error))
-                explained = share * term
-                if off < limit and everywhere(error, explained, limit / 20 * greatest(right)):
-                    kind = if_missing if text == "is missing" else "wrong term"
-                    finding = (
-                        f"{kind}: the gradient that passes back through "
-                        f"{name_of(group, i, calls if simple else [])}, "
-                        f"{text}{WHERE * ('factor' in text)}; the rest is right."
-                    )
-                    if not simple:
-                        return finding
-                    found.append(("times" in text, int(10 * off / limit), finding))
-    return min(found, key=lambda one: one[:2], default=(0, 0, None))[2]
+        for group, i in [*steps.without_effect()]:
+            ignored.enter_context(mistaken(group, missing(i)))
+        return wrong_number(steps, if_missing) if simple else wrong_value(steps)
+
+
+def wrong_number(steps: Steps, if_missing: str) -> str | None:
+    """Find a step whose contribution is counted too often or not at all, or two that are added."""
+    found: list[tuple[tuple, str]] = []
+    edges = [*edges_of(steps.calls)]
+    terms = [steps.effect(group, missing(i)) for group, i in edges]
+    sums = [k for k, (group, _) in enumerate(edges) if len(group) == 1 and group[0].name in SUMS]
+    pairs = [(j, k) for j, k in pairwise(sums) if edges[j][0][0] is edges[k][0][0]]
+    for numbers in [*((k,) for k in range(len(edges))), *pairs]:
+        columns = np.stack([terms[k].ravel() for k in numbers], axis=-1)
+        shares = np.linalg.lstsq(columns, steps.error.ravel())[0]
+        off = steps.off((columns @ shares).reshape(steps.error.shape))
+        texts = [how_often(1 - share) for share in shares]
+        several = sum("times" in text for text in texts)
+        if off < 1 and several < 2:
+            through = [
+                f"through {name_of(*edges[k], steps.calls if len(texts) == 1 else [])}, {text}"
+                for k, text in zip(numbers, texts)
+            ]
+            kind = if_missing if texts == ["is missing"] else "wrong term"
+            text = f"{kind}: the gradient that passes back {', and that '.join(through)}"
+            found.append(((len(numbers), several, int(10 * off)), f"{text}; the rest is right."))
+    return min(found, key=lambda one: one[0], default=(0, None))[1]
+
+
+def wrong_value(steps: Steps) -> str | None:
+    """Find a step whose contribution has another mistake."""
+    for group, i in [*edges_of(steps.calls, single=False)][::-1]:
+        for text, mistake in other_mistakes(group, i):
+            with suppress(Exception):  # the shapes do not fit
+                if steps.off(steps.effect(group, mistake)) < 1:
+                    kind = "mask or index" if "upside down" in text else "wrong term"
+                    name = name_of(group, i, [])
+                    text = f"{kind}: the gradient that passes back through {name}, {text}"
+                    return f"{text}; the rest is right."
+    return None
 
 
 def name_of(group: list[Call], i: int, calls: list[Call]) -> str:
@@ -204,9 +279,6 @@ def name_of(group: list[Call], i: int, calls: list[Call]) -> str:
         return f"{makers[0].name!r}, called at {quoted(*makers[0].place)}"
     several = f" to its operand {i}" * (len(step.inputs) > 1)
     return f"{step.name!r}{several}, called at {quoted(*step.place)}"
-
-
-WHERE = ", where y is its result, x this operand, and the others have their numbers"
 
 
 def everywhere(error: Array, term: Array, limit: float) -> bool:
