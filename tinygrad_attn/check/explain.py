@@ -80,10 +80,10 @@ class Case:
             return f"{text}." if abs(k - 1) <= self.rtol else f"{text}; times {k:.6g}."
         return None
 
-    def right_for(self, text: str, k: int, value) -> Finding:
-        """Return the text if R is a multiple of the right Jacobian at another operand k."""
-        with suppress(Exception):  # f may refuse it
-            f = self.at({k: value})
+    def right_for(self, text: str, values: dict[int, Array]) -> Finding:
+        """Return the text if R is a multiple of the right Jacobian at other operands."""
+        with suppress(Exception):  # f may refuse them
+            f = self.at(values)
             return self.multiple(text, f.jacobian(self.which)) if self.is_plausible(f) else None
         return None
 
@@ -197,12 +197,21 @@ def rearranged(c: Case) -> Iterator[Finding]:
     """Find a VJP that is right for an operand, g or gradient with elements at other indices."""
     columns, rows = (np.arange(v.size).reshape(v.shape) for v in (c.x, c.y))
     same_size = c.x.size == c.y.size
-    for name, (k, a) in (c.operands | c.integers).items():
-        for kind, how, change, _ in rearrangements(a.shape):
-            if k != c.own or kind == "transposed":
-                yield c.right_for(f"{kind}: the VJP is right for {name} {how}", k, change(a))
-        for by in (1, -1) if a.dtype.kind == "i" else ():
-            yield c.right_for(f"shifted by one: the VJP is right for {name} plus {by}", k, a + by)
+    operands = c.operands | c.integers
+    alike: dict[Any, list[str]] = {}  # such as the sines and cosines of a rotation
+    for name, (k, a) in operands.items():
+        if k != c.own:
+            alike.setdefault(a.shape, []).append(name)
+    for names in [*([name] for name in operands), *(n for n in alike.values() if len(n) > 1)]:
+        values = dict(operands[name] for name in names)
+        of = f"the VJP is right for {' and '.join(names)}"
+        for kind, how, change, _ in rearrangements(values[next(iter(values))].shape):
+            if c.own not in values or kind == "transposed":
+                moved = {k: change(a) for k, a in values.items()}
+                yield c.right_for(f"{kind}: {of} {how}", moved)
+        for by in (1, -1) if names[0] in c.integers else ():
+            plus = {k: a + by for k, a in values.items()}
+            yield c.right_for(f"shifted by one: {of} plus {by}", plus)
     for kind, how, change, inside in rearrangements(c.x.shape):
         text = f"{kind}: the gradient is right, but {how}{HINTS[kind]}"
         text = text if same_size or kind != "transposed" else WRONG_AXIS
@@ -316,7 +325,7 @@ def y_for_operand(c: Case) -> Iterator[Finding]:
     for name, (k, a) in c.operands.items():
         if a.shape == c.y.shape and not c.axes_of_J:
             text = f"wrong value: the VJP uses the result y where {name} belongs"
-            yield c.right_for(text, k, c.y)
+            yield c.right_for(text, {k: c.y})
 
 
 def step(c: Case) -> Iterator[Finding]:
@@ -382,12 +391,16 @@ def zeros(c: Case) -> Iterator[Finding]:
 
 
 def missing_sum(c: Case) -> Iterator[Finding]:
-    """Find sums over other axes, or an error that mixes elements."""
+    """Find sums over other axes."""
     if c.axes_of_R != c.axes_of_J:
         yield (
             f"missing sum: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
             f"but the VJP sums over axes {c.axes_of_R or 'none'}."
         )
+
+
+def mixing(c: Case) -> Iterator[Finding]:
+    """Find an error that mixes elements."""
     if (axes := c.mixes(c.off)) and axes == c.axes_of_J:
         yield (
             f"VJP: the error mixes elements along axes {axes}, so a term with a sum or mean over "
@@ -432,9 +445,9 @@ def largest_error(c: Case) -> Iterator[Finding]:
 
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
-    constant_factor, matrix_product, rearranged, wrong_factor, step, product_rule,
+    constant_factor, matrix_product, rearranged, step, wrong_factor, product_rule,
     operand_of_ones, transposed_function, permuted, zeros, y_for_operand, wrong_formula,
-    special_value, some, missing_sum, g_times, largest_error,
+    special_value, missing_sum, some, mixing, g_times, largest_error,
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..engine import Op, plain, tensor_of
 from ..tree import tree_leaves, tree_map
 from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
-from .backend import Backend
+from .backend import Backend, Call
 from .report import Array, Entry, agree, deviation, greatest
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
 from .subject import Gradients, Run, Subject, flatten, results_of
@@ -206,15 +206,20 @@ class Kernel(Subject):
         without = self.without_effect
         self.rounding = rounding
         try:
-            with self.at([move(x) for x in self.inputs]), plain():  # no kernel hides a step
-                with self.backend.watch() as calls:
-                    run = self.run()
-                for k in without:
-                    calls[k].result._node.op = Constant(lambda: None)
+            with self.at([move(x) for x in self.inputs]), plain():
+                run, _ = self.run_in_steps(without)
                 gradients = self.pull([move(c) for c in cotangents], run)
                 return results_of(self, run.values, gradients)
         finally:
             self.rounding = None
+
+    def run_in_steps(self, without: Sequence[int] = ()) -> tuple[Run, list[Call]]:
+        """Return a run and its steps, some of which have no gradient."""
+        with plain(), self.backend.watch() as calls:  # no kernel hides a step
+            run = self.run()
+        for k in without:
+            calls[k].result._node.op = Constant(lambda: None)
+        return run, calls
 
     @cached_property
     def without_effect(self) -> list[int]:
@@ -222,26 +227,20 @@ class Kernel(Subject):
 
         They would hide that exp(scores - logsumexp) does not add up to 1 for rounded scores.
         """
-        if self.library != "numpy":
-            return []
-        with plain(), self.backend.watch() as calls:
-            run = self.run()
-        right, found = flatten(results_of(self, [], self.pull(self.cotangents, run))), list[int]()
-        maxima: dict[Any, list[int]] = {}  # at each line, as there may be thousands in a loop
-        for k, call in enumerate(calls):
-            if call.name in ("max", "maximum") and call.result._node:
-                maxima.setdefault(call.place, []).append(k)
+        found, maxima = list[int](), dict[Any, list[int]]()  # by line: a loop may have thousands
+        if self.library == "numpy":
+            for k, call in enumerate(self.run_in_steps()[1]):
+                if call.name in ("max", "maximum") and call.result._node:
+                    maxima.setdefault(call.place, []).append(k)
+
+        def gradients(without: list[int]) -> Array:
+            pulled = self.pull(self.cotangents, self.run_in_steps(without)[0])
+            return flatten(results_of(self, [], pulled))
+
         for numbers in maxima.values():
-            nodes = [calls[k].result._node for k in numbers]
-            ops = [node.op for node in nodes]
-            for node in nodes:
-                node.op = Constant(lambda: None)
-            came = flatten(results_of(self, [], self.pull(self.cotangents, run)))
-            if agree(came, right, 0, 1e-9 * greatest(right)):
+            right = gradients(found)
+            if agree(gradients(found + numbers), right, 0, 1e-9 * greatest(right)):
                 found += numbers
-            else:
-                for node, op in zip(nodes, ops):
-                    node.op = op
         return found
 
     def stored(self, y):

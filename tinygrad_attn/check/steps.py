@@ -8,7 +8,7 @@ wrong one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from itertools import pairwise, permutations, product
@@ -36,7 +36,7 @@ def contributions(call: Call, g: Array, y=None) -> Contributions:
     op = call.result._node.op
     while isinstance(op, Mistaken):
         op = op.op
-    return dict(op.pull(y or call.result, g))
+    return dict(op.pull(call.result if y is None else y, g))
 
 
 class Mistaken(Op):
@@ -132,7 +132,8 @@ def computed_with(i: int, wrong: str, belongs: str, call: Call, right, g: Array)
     for old, x in zip(call.inputs, inputs):
         x._tracked = getattr(old, "_tracked", False)
     node.inputs = inputs
-    return contributions(call, g, tensor_of(y._data, node))
+    wrongs = contributions(call, g, tensor_of(y._data, node))
+    return wrongs if wrong == belongs else {i: wrongs[i]}
 
 
 # ---- a function and its steps
@@ -179,8 +180,7 @@ class Steps:
     def __init__(self, plain: Kernel, f: OpSubject | Kernel, which: int) -> None:
         self.plain, self.cotangents = plain, f.cotangents
         self.which = plain.checked.index(f.checked[which])
-        with plain.backend.watch() as calls:
-            self.run = plain.run()
+        self.run, calls = plain.run_in_steps(plain.without_effect)
         self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
         self.right = self.gradient([], missing(0))
         self.limit, self.error = (
@@ -197,14 +197,6 @@ class Steps:
     def effect(self, group: list[Call], mistake: Mistake) -> Array:
         """Return what a mistake adds to the gradient."""
         return self.gradient(group, mistake) - self.right
-
-    def without_effect(self) -> Iterator[Edge]:
-        """Yield steps whose contribution has no effect, as in the maximum of a stable softmax."""
-        for group, i in edges_of(self.calls):
-            if len(group) == 1 and greatest(self.effect(group, missing(i))) <= 1e-9 * greatest(
-                self.right
-            ):
-                yield group, i
 
     def off(self, explained: Array) -> float:
         """Return how much of the error is left, as a part of what may be, or else infinity."""
@@ -225,10 +217,7 @@ def wrong_step(
     if plain is None or f.inputs[which].size < 3:
         return None
     steps = Steps(plain, f, which)
-    with ExitStack() as ignored:
-        for group, i in [*steps.without_effect()]:
-            ignored.enter_context(mistaken(group, missing(i)))
-        return wrong_number(steps, if_missing) if simple else wrong_value(steps)
+    return wrong_number(steps, if_missing) if simple else wrong_value(steps)
 
 
 def wrong_number(steps: Steps, if_missing: str) -> str | None:
