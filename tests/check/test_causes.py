@@ -235,7 +235,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "both of a rotation moved": (rotary, [N(2, 5, 4), N(5, 2), N(5, 2)], lambda g, y, x, cos, sin: rotary_back(g, x, cos, sin, 1), "right for input 1 and input 2 moved by 1 along axis 0"),
     "exclusive": (log_cumulative, X, lambda g, y, x: np.exp(x) * (after(g * np.exp(-y)) - g * np.exp(-y)), "through 'cumsum', called at|is moved by -1 along axis 1"),
     "b for y": (lambda a, b: np.linalg.solve(np.tril(a), b), [np.eye(5) * 2 + N(5, 5) / 3, N(5, 3)], solve_back, "'solve' to its operand 0, called at|has operand 1 where y belongs"),
-    "smoothing left out": (smoothed, [N(4, 5)], lambda g, y, x: g[:, None] * (softmax(x) - ONE_HOT), "'add' to its operand 0|is 1.111 times what it should be, and that through 'add' to its operand 1|is missing"),
+    "smoothing left out": (smoothed, [N(4, 5)], lambda g, y, x: g[:, None] * (softmax(x) - ONE_HOT), "'add' to its operand 0|is 1.111 times what it should be, and the gradient that passes back through 'add' to its operand 1|is missing"),
     "upside down inside where": (leaky_sum, X, lambda g, y, x: np.where(x > 0, 0.1, 1.0) * total(g) * np.cosh(x), "through 'where'|reads operand 0 upside down"),
 }  # fmt: skip
 

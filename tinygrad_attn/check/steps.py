@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -26,96 +26,79 @@ from .values import MAPS, rearrangements
 
 MOST = 80  # of the steps, from the result on
 SUMS = {"add", "subtract"}
-Contributions = dict[int, Array]  # to the gradients of a step's operands
-Mistake = Callable[[Call, Contributions, Array], Contributions]  # right ones and g to wrong ones
-Edge = tuple[list[Call], int]  # equal steps, and the number of an operand
-
-
-def contributions(call: Call, g: Array, y=None) -> Contributions:
-    """Return the right contributions of a step."""
-    op = call.result._node.op
-    while isinstance(op, Mistaken):
-        op = op.op
-    return dict(op.pull(call.result if y is None else y, g))
+# From a step, the number of an operand, its right contribution and g to a wrong contribution.
+Mistake = Callable[[Call, int, Array, Array], Array]
+WHERE = ", where y is its result, x this operand, and the others have their numbers"
 
 
 class Mistaken(Op):
-    """The op of a step that makes a mistake in its contributions."""
+    """The op of a step that makes a mistake in its contribution to operand i, or to all."""
 
-    def __init__(self, call: Call, mistake: Mistake) -> None:
+    def __init__(self, call: Call, i: int | None, mistake: Mistake) -> None:
         self.op = call.result._node.op
         vars(self).update(vars(self.op) | {"op": self.op})
         self.adds_in_place, self.trusted = None, False
-        self.call, self.mistake = call, mistake
+        self.call, self.i, self.mistake = call, i, mistake
 
     def pull(self, y, g, *options):
-        right = dict(self.op.pull(y, g, *options))  # without those that are not needed
-        wrong = self.mistake(self.call, right, g)
-        return [(i, wrong.get(i, c)) for i, c in right.items()]
+        wrong = lambda i, c: self.mistake(self.call, i, c, g) if self.i in (i, None) else c
+        return [(i, wrong(i, c)) for i, c in self.op.pull(y, g, *options)]
 
 
 @contextmanager
-def mistaken(calls: list[Call], mistake: Mistake) -> Iterator[None]:
+def mistaken(calls: list[Call], i: int | None, mistake: Mistake) -> Iterator[None]:
     """Let some calls of an op make a mistake inside the block."""
     nodes = [call.result._node for call in calls]
     try:
         for call, node in zip(calls, nodes):
-            node.op = Mistaken(call, mistake)
+            node.op = Mistaken(call, i, mistake)
         yield
     finally:
         for node in nodes:
             node.op = node.op.op
 
 
-def missing(i: int) -> Mistake:
-    """Return the mistake that the contribution to an operand is zero."""
-    return lambda call, right, g: {i: np.zeros_like(right[i])} if i in right else {}
-
-
-WHERE = ", where y is its result, x this operand, and the others have their numbers"
+def missing(call: Call, i: int, contribution: Array, g: Array) -> Array:
+    """Return a contribution of zeros."""
+    return np.zeros_like(contribution)
 
 
 # ---- mistakes of a step other than that its contribution is counted too often
 
 
 def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
-    """Yield mistakes in the contribution to one operand, or in all of them."""
-    shape = array_of(group[0].result).shape
-    for _, how, change, _ in rearrangements(shape):
-        of_g = lambda call, right, g, change=change: {i: contributions(call, change(g))[i]}
-        yield f"is that of g {how}", of_g
-    for kind, how, change, inside in rearrangements(array_of(group[0].inputs[i]).shape):
+    """Yield mistakes in the contribution to one operand."""
+    values = values_of(group[0], i)
+    for _, how, change, _ in rearrangements(values["y"].shape):
+        yield f"is that of g {how}", lambda call, i, c, g, h=change: pulled(call, i, h(g))
+    for kind, how, change, inside in rearrangements(values["x"].shape):
         if kind == "shifted by one":
-            moved = lambda call, right, g, change=change, inside=inside: {
-                i: inside * change(right[i])
-            }
-            yield f"is {how}", moved
+            yield f"is {how}", lambda call, i, c, g, h=change, inside=inside: inside * h(c)
     for by, which in ((1, "one before"), (-1, "one after")) if len(group) > 1 else ():
         others = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
 
-        def of_neighbour(call: Call, right, g: Array, others=others) -> Contributions:
+        def of_neighbour(call: Call, i: int, c: Array, g: Array, others=others) -> Array:
             other = others.get(id(call))
-            return {i: contributions(other, g)[i] if other else np.zeros_like(right[i])}
+            return pulled(other, i, g) if other else np.zeros_like(c)
 
         yield f"reads the values of the {which} in the loop", of_neighbour
-    values = values_of(group[0], i)
-    for (of, v), (text, change) in product(values.items(), MAPS.items()):
+    for (of, v), (form, change) in product(values.items(), MAPS.items()):
         if v.dtype.kind == "f":
-            name = text.format(of)
-            factor = lambda call, of=of, change=change: change(values_of(call, i)[of])
-            multiplied = lambda call, right, g, factor=factor: {i: factor(call) * right[i]}
-            divided = lambda call, right, g, factor=factor: {i: right[i] / factor(call)}
-            yield f"has a needless factor {name}{WHERE}", multiplied
-            yield f"lacks a factor {name}{WHERE}", divided
-    for name, v in values.items():
-        if v.dtype == bool:
-            yield f"reads {name} upside down{WHERE}", partial(computed_with, i, name, name)
-    for wrong, right in permutations(values, 2):
-        if values[wrong].shape == values[right].shape:
-            yield (
-                f"has {wrong} where {right} belongs{WHERE}",
-                partial(computed_with, i, wrong, right),
-            )
+            factor = lambda call, i, of=of, h=change: h(values_of(call, i)[of])
+            name = form.format(of) + WHERE
+            yield f"has a needless factor {name}", lambda call, i, c, g, v=factor: v(call, i) * c
+            yield f"lacks a factor {name}", lambda call, i, c, g, v=factor: c / v(call, i)
+    for wrong, right in product(values, values):
+        if wrong == right and values[right].dtype == bool:
+            yield f"reads {right} upside down{WHERE}", partial(computed_with, wrong, right)
+        elif wrong != right and values[wrong].shape == values[right].shape:
+            yield f"has {wrong} where {right} belongs{WHERE}", partial(computed_with, wrong, right)
+
+
+def pulled(call: Call, i: int, g: Array, y=None) -> Array:
+    """Return the right contribution of a step to the gradient of operand i."""
+    op = call.result._node.op
+    return dict(getattr(op, "op", op).pull(call.result if y is None else y, g))[i]
 
 
 def values_of(call: Call, i: int) -> dict[str, Array]:
@@ -124,16 +107,15 @@ def values_of(call: Call, i: int) -> dict[str, Array]:
     return dict(zip([*names, "y"], map(array_of, [*call.inputs, call.result])))
 
 
-def computed_with(i: int, wrong: str, belongs: str, call: Call, right, g: Array) -> Contributions:
-    """Return contributions that are computed with another value of an operand or of the result."""
+def computed_with(wrong: str, belongs: str, call: Call, i: int, c: Array, g: Array) -> Array:
+    """Return a contribution that is computed with another value of an operand or of the result."""
     values, node = values_of(call, i), copy(call.result._node)
     values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
     *inputs, y = map(tensor_of, values.values())
     for old, x in zip(call.inputs, inputs):
         x._tracked = getattr(old, "_tracked", False)
     node.inputs = inputs
-    wrongs = contributions(call, g, tensor_of(y._data, node))
-    return wrongs if wrong == belongs else {i: wrongs[i]}
+    return pulled(call, i, g, tensor_of(y._data, node))
 
 
 # ---- a function and its steps
@@ -182,21 +164,15 @@ class Steps:
         self.which = plain.checked.index(f.checked[which])
         self.run, calls = plain.run_in_steps(plain.without_effect)
         self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
-        self.right = self.gradient([], missing(0))
-        self.limit, self.error = (
-            max(2e-3, 24 * f.precision),
-            f.pull(f.cotangents)[which] - self.right,
-        )
+        self.right, self.limit = np.zeros(()), max(2e-3, 24 * f.precision)
+        self.right = self.effect([], 0, missing)
+        self.error = f.pull(f.cotangents)[which] - self.right
 
-    def gradient(self, group: list[Call], mistake: Mistake) -> Array:
-        """Return the gradient if some steps make a mistake."""
-        with mistaken(group, mistake):
+    def effect(self, group: list[Call], i: int | None, mistake: Mistake) -> Array:
+        """Return what a mistake in some steps adds to the gradient."""
+        with mistaken(group, i, mistake):
             g = self.plain.pull(self.cotangents, self.run)[self.which]
-        return np.zeros(self.plain.inputs[self.which].shape) if g is None else g
-
-    def effect(self, group: list[Call], mistake: Mistake) -> Array:
-        """Return what a mistake adds to the gradient."""
-        return self.gradient(group, mistake) - self.right
+        return (0 * self.plain.inputs[self.which] if g is None else g) - self.right
 
     def off(self, explained: Array) -> float:
         """Return how much of the error is left, as a part of what may be, or else infinity."""
@@ -224,7 +200,7 @@ def wrong_number(steps: Steps, if_missing: str) -> str | None:
     """Find a step whose contribution is counted too often or not at all, or two that are added."""
     found: list[tuple[tuple, str]] = []
     edges = [*edges_of(steps.calls)]
-    terms = [steps.effect(group, missing(i)) for group, i in edges]
+    terms = [steps.effect(group, i, missing) for group, i in edges]
     sums = [k for k, (group, _) in enumerate(edges) if len(group) == 1 and group[0].name in SUMS]
     pairs = [(j, k) for j, k in pairwise(sums) if edges[j][0][0] is edges[k][0][0]]
     for numbers in [*((k,) for k in range(len(edges))), *pairs]:
@@ -234,13 +210,10 @@ def wrong_number(steps: Steps, if_missing: str) -> str | None:
         texts = [how_often(1 - share) for share in shares]
         several = sum("times" in text for text in texts)
         if off < 1 and several < 2:
-            through = [
-                f"through {name_of(*edges[k], steps.calls if len(texts) == 1 else [])}, {text}"
-                for k, text in zip(numbers, texts)
-            ]
+            known = steps.calls if len(texts) == 1 else []
+            faults = [f"{name_of(*edges[k], known)}, {text}" for k, text in zip(numbers, texts)]
             kind = if_missing if texts == ["is missing"] else "wrong term"
-            text = f"{kind}: the gradient that passes back {', and that '.join(through)}"
-            found.append(((len(numbers), several, int(10 * off)), f"{text}; the rest is right."))
+            found.append(((len(faults), several, int(10 * off)), sentence(kind, faults)))
     return min(found, key=lambda one: one[0], default=(0, None))[1]
 
 
@@ -249,12 +222,17 @@ def wrong_value(steps: Steps) -> str | None:
     for group, i in [*edges_of(steps.calls, single=False)][::-1]:
         for text, mistake in other_mistakes(group, i):
             with suppress(Exception):  # the shapes do not fit
-                if steps.off(steps.effect(group, mistake)) < 1:
-                    kind = "mask or index" if "upside down" in text else "wrong term"
-                    name = name_of(group, i, [])
-                    text = f"{kind}: the gradient that passes back through {name}, {text}"
-                    return f"{text}; the rest is right."
+                is_mask = "upside down" in text  # which all operands share
+                if steps.off(steps.effect(group, None if is_mask else i, mistake)) < 1:
+                    kind = "mask or index" if is_mask else "wrong term"
+                    return sentence(kind, [f"{name_of(group, i, [])}, {text}"])
     return None
+
+
+def sentence(kind: str, faults: list[str]) -> str:
+    """Say what is wrong with some steps."""
+    text = ", and the gradient that passes back through ".join(faults)
+    return f"{kind}: the gradient that passes back through {text}; the rest is right."
 
 
 def name_of(group: list[Call], i: int, calls: list[Call]) -> str:
