@@ -11,7 +11,7 @@ import numpy as np
 from .explain import Finding, of_elements, wrong_slope
 from .kernel import Kernel
 from .measure import Limits, all_entries
-from .report import Entry, greatest, worst_of
+from .report import Entry, greatest, worst_of, wrong_among
 from .rounding import UNIT
 
 
@@ -21,7 +21,7 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
     if finding := lost(entry, elsewhere):
         return finding
     if wide := widened(kernel):
-        if not any(e.wrong.any() for e in all_entries(wide, limits)):
+        if not wrong_among(all_entries(wide, limits)):
             return imprecise(kernel, entry)
         kernel = wide
     if entry.name.startswith("result"):

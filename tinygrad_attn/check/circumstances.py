@@ -22,7 +22,7 @@ from .explain import Finding
 from .faults import refuses
 from .kernel import Kernel
 from .measure import Limits, all_entries
-from .report import Array, Entry, Report
+from .report import Array, Entry, Report, wrong_among
 
 MOST, LONGEST = 2**15, 2**12  # elements of all arrays, and of an axis, in a long run
 SLOW = 1.0  # seconds that a long run may take, so that no kernel is tried for minutes
@@ -43,7 +43,7 @@ class Trial(NamedTuple):
 
     @property
     def off(self) -> list[Entry]:
-        return [e for e in self.entries if e.wrong.any()]
+        return wrong_among(self.entries)
 
 
 Change = Callable[[Array], Array]
@@ -166,7 +166,6 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     """Find circumstances in which a kernel is wrong that is right for the given inputs."""
     trials, wrong, failures, short = list[Trial](), list[Trial](), list[str](), shortened(kernel)
     for group, name, operands, change in circumstances(short, report, trials, wrong):
-        offered = short.is_offered(operands)
         try:
             with warnings.catch_warnings(action="ignore"):
                 subject = short.replaced(list(operands))
@@ -182,7 +181,7 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
             at = some(name.values()) if group == "length" else name
             if group == "length" and len(name) > 1:
                 continue  # each axis is tried again
-            if offered and not refuses(failure):
+            if short.is_offered(operands) and not refuses(failure):
                 failures.append(f"{group}: fails at {at}: {text}")
             elif group == "length":
                 report.notes.append(f"not offered: axes of {at} elements ({text})")
@@ -203,7 +202,7 @@ def is_rounding(trial: Trial, limits: Limits) -> bool:
     ):
         return False
     wide = widened(trial.kernel)
-    return wide is not None and not any(e.wrong.any() for e in all_entries(wide, limits))
+    return wide is not None and not wrong_among(all_entries(wide, limits))
 
 
 def where(trials: list[Trial], wrong: list[Trial]) -> str:

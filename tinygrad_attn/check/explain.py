@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from .measure import STRICT, Limits, all_entries
-from .report import Array, Entry, agree, greatest, index_of_largest, near, worst_of
+from .report import (
+    Array,
+    Entry,
+    agree,
+    greatest,
+    index_of_largest,
+    near,
+    worst_of,
+    wrong_among,
+)
 from .steps import wrong_step
 from .subject import Subject, flatten
 from .values import factors_of, rearrangements, special_values
@@ -80,32 +89,32 @@ class Case:
             return f"{text}." if abs(k - 1) <= self.rtol else f"{text}; times {k:.6g}."
         return None
 
+    def products(self, f, R=None) -> tuple[Array, Array]:
+        """Return R, or f's own, and f's right Jacobian, each times a random vector."""
+        if f.reference is None:
+            direction = np.random.default_rng(0).standard_normal(self.x.shape)
+            R = f.jacobian_by_vjps(self.which) if R is None else R
+            return R @ direction.ravel(), f.derivative(self.which, direction)[0]
+        g = self.f.cotangents
+        came = np.ravel(f.pull(g)[self.which]) if R is None else flatten(g) @ R
+        return came, np.ravel(f.reference.pull(g)[self.which])
+
     def right_for(self, text: str, values: dict[int, Array]) -> Finding:
         """Return the text if R is a multiple of the right Jacobian at other operands."""
         with suppress(Exception):  # f may refuse them
             f = self.at(values)
-            return self.multiple(text, f.jacobian(self.which)) if self.is_plausible(f) else None
+            came, right = self.products(f, self.R)
+            if factor(came[None], right[None], 4 * self.rtol):
+                return self.multiple(text, f.jacobian(self.which))
         return None
-
-    def is_plausible(self, f) -> bool:
-        """Return whether R may be a multiple of f's Jacobian, from its product with one vector."""
-        if f.reference is None:
-            direction = np.random.default_rng(0).standard_normal(self.x.shape)
-            a, b = self.R @ direction.ravel(), f.derivative(self.which, direction)[0]
-        else:
-            g = self.f.cotangents
-            a, b = flatten(g) @ self.R, np.ravel(f.reference.pull(g)[self.which])
-        return bool(factor(a.reshape(1, -1), b.reshape(1, -1), 4 * self.rtol))
 
     def right_only_for(self, values: dict[int, Array]) -> bool:
         """Return whether the VJP is right at these operands, and wrong at others nearby."""
 
         def is_right(change) -> bool:
             f = self.at({k: change(v) for k, v in values.items()})
-            direction = np.random.default_rng(1).standard_normal(self.x.shape)
-            slopes, _ = (f.reference or f).derivative(self.which, direction)
-            came = f.jacobian_by_vjps(self.which) @ direction.ravel()
-            return slopes.any() and agree(came, slopes, self.rtol, self.rtol / 10 * greatest(came))
+            came, right = self.products(f)
+            return right.any() and agree(came, right, self.rtol, self.rtol / 10 * greatest(came))
 
         def nearby(v: Array) -> Array:
             return v * np.linspace(1, 1.2, v.size).reshape(v.shape) + 0.1
@@ -475,7 +484,7 @@ def of_jacobians(f, which: int) -> Finding:
 def off_entries(f: Subject, limits: Limits = STRICT) -> list[Entry]:
     """Return the entries of the inputs, without results, if a gradient is wrong."""
     entries = all_entries(f, limits)[-len(f.names) :]
-    return entries if any(e.wrong.any() for e in entries) else []
+    return entries if wrong_among(entries) else []
 
 
 def wrong_slope(f, suspect: str = "") -> Finding:

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import quoted
 from ..nn.calls import dotted_name
 from .explain import Finding
-from .report import Array, Report, agree, greatest
+from .report import Array, Report, agree, greatest, largest_finite
 from .subject import Gradients, GraphSubject, OpSubject, Subject
 
 Test = Callable[[Any], Finding]
@@ -28,7 +28,7 @@ def alike(f, expected: Gradients, came: Gradients) -> bool:
     """
     rtol, atol = max(1e-6, 16 * f.precision), max(1e-9, 16 * f.precision)
     pairs = [(a, 0 * a if b is None else b) for a, b in zip(expected, came) if a is not None]
-    sizes = [greatest(a[np.isfinite(a)]) for a, _ in pairs]
+    sizes = [largest_finite(a) for a, _ in pairs]
     size = 1e-3 * max([*sizes, *map(greatest, f.cotangents)])  # what is 0 is a rest of it
     if all(agree(b, a, rtol, atol * (size + own)) for (a, b), own in zip(pairs, sizes)):
         return True
@@ -52,7 +52,7 @@ def unrepeatable(f: Subject) -> Finding:
     """Find outputs that differ between two runs on the same inputs by more than rounding."""
     again, u = f.run().values, 64 * f.precision
     if len(again) == len(f.values) and all(
-        agree(a, b, u, u * greatest(b[np.isfinite(b)])) for a, b in zip(again, f.values)
+        agree(a, b, u, u * largest_finite(b)) for a, b in zip(again, f.values)
     ):
         return None
     return (

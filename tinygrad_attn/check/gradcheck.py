@@ -22,7 +22,7 @@ from .explain import Finding, of_elements, off_entries, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
 from .kernel import Kernel, is_float, reference_of
 from .measure import SMALL, Limits, all_entries
-from .report import Diagnosis, Report, greatest, worst_of
+from .report import Diagnosis, Report, largest_finite, worst_of, wrong_among
 from .rounding import UNIT
 from .state import restored
 from .subject import GraphSubject, flatten
@@ -238,11 +238,11 @@ def _explanation(report: Report, subject, limits: Limits) -> Finding:
             "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
             "other inputs, or find the op with ta.detect_anomaly()."
         )
-    if off := isinstance(subject, Kernel) and [e for e in report.entries if e.wrong.any()]:
+    if off := isinstance(subject, Kernel) and wrong_among(report.entries):
         short = shortened(subject)  # the mistake is explained faster for small arrays
-        off_short = [e for e in all_entries(short, limits) if e.wrong.any()]
+        off_short = wrong_among(all_entries(short, limits))
         return how(short, off_short, limits) if off_short else how(subject, off, limits)
-    if not any(e.wrong.any() for e in report.entries):
+    if not wrong_among(report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
     worst: Any = report.worst
@@ -301,7 +301,7 @@ def _note(report: Report, subject) -> None:
 
 def _wrong_elsewhere(subject: GraphSubject, limits: Limits, report: Report) -> Finding:
     """Find a gradient that is wrong only near the inputs, or only for a small result."""
-    sizes = [greatest(y[np.isfinite(y)]) for y in subject.values]
+    sizes = [*map(largest_finite, subject.values)]
     for c, size in zip(subject.cotangents, sizes):  # so that no error looks like rounding
         c *= min(max(sizes) / size, 1e12) if size else 1.0
     for by in (0.0, 0.1, 0.1, 0.1):  # a single trial might miss it

@@ -6,7 +6,7 @@ Its values and gradients are compared with those of a plain reference, as far as
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property, partial
 from itertools import repeat
@@ -18,7 +18,7 @@ from ..engine import Op, plain, tensor_of
 from ..tree import tree_leaves, tree_map
 from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
 from .backend import Backend, Call
-from .report import Array, Entry, agree, deviation, greatest
+from .report import Array, Entry, agree, deviation, greatest, largest_finite, wrong_among
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
 from .subject import Gradients, Run, Subject, flatten, results_of
 
@@ -269,21 +269,23 @@ class Kernel(Subject):
         finally:
             self.storing = None
 
-    def samples(self) -> list[list[Array]]:
-        """Return the results and gradients of runs of the reference with rounding errors."""
-        rounding = Rounding(self.rounds_to, self.rng)
-        return [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
+    def rounded_runs(self, came: list[Array]) -> Iterator[list[list[Array]]]:
+        """Yield runs of the reference with rounding errors: none, some, and some with more errors.
 
-    def with_stored(self, samples: list[list[Array]], came: list[Array]) -> list[list[Array]]:
-        """Add to runs of the reference what rounding of stored results does to this kernel."""
-        moves = [zip(s, self.stored_run(k), came) for k, s in enumerate(samples)]
-        return [[s + np.where(np.isfinite(m - a), m - a, 0) for s, m, a in row] for row in moves]
+        The last also have what rounding of stored results does to this kernel.
+        """
+        yield []
+        rounding = Rounding(self.rounds_to, self.rng)
+        runs = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
+        yield runs
+        moves = [zip(run, self.stored_run(k), came) for k, run in enumerate(runs)]
+        yield [[r + np.where(np.isfinite(m - a), m - a, 0) for r, m, a in row] for row in moves]
 
     def compared(self, came: list[Array], samples: list[list[Array]]) -> list[Entry]:
         """Compare results and gradients with those of the reference, and say what is allowed."""
         right, results = self.reference.pulled(self.cotangents), len(self.values)
         names = [f"result {k}" for k in range(results)] + self.names
-        largest = max(greatest(a[np.isfinite(a)]) for a in right)
+        largest = max(map(largest_finite, right))
         if largest > LARGEST[self.dtype] / 8 and not all(np.isfinite(a).all() for a in came):
             raise OverflowError(
                 f"the result or a gradient is {largest:.1g}, too large: {self.dtype}"
@@ -297,19 +299,19 @@ class Kernel(Subject):
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
         came = self.pulled(self.cotangents)
-        entries = self.compared(came, [])  # without runs, which only allow more
-        if any(e.wrong.any() for e in entries):
-            entries = self.compared(came, samples := self.samples())
-        if any(e.wrong.any() for e in entries):
-            entries = self.compared(came, self.with_stored(samples, came))
+        for runs in self.rounded_runs(came):
+            entries = self.compared(came, runs)
+            if not wrong_among(entries):
+                break
         return entries
 
     @cached_property
     def noise(self) -> list[float]:
         """How far rounding may move each gradient, and each result."""
         came, results = self.pulled(self.cotangents), len(self.values)
-        entries = self.compared(came, self.with_stored(self.samples(), came))
-        limits = [greatest(e.tolerance[np.isfinite(e.tolerance)]) for e in entries]
+        *_, runs = self.rounded_runs(came)
+        entries = self.compared(came, runs)
+        limits = [largest_finite(e.tolerance) for e in entries]
         return limits[results:] + limits[:results]
 
     def coarse(self) -> list[str]:
