@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,13 +31,10 @@ SHORT = 48  # the length to which axes are cut, for all circumstances but long a
 
 
 class Trial(NamedTuple):
-    """A circumstance, and what came of it.
-
-    The name of a trial of other lengths is a dict from the given lengths to those that were tried.
-    """
+    """A circumstance, and what came of it."""
 
     group: str
-    name: Any
+    name: str
     kernel: Kernel
     entries: list[Entry]
 
@@ -117,26 +114,14 @@ def others(n: int) -> list[int]:
     """Return other lengths of an axis: odd ones, the next multiple of a block and beyond."""
     new = n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3
     # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
-    return [m if m > 1 else n for m in new]
-
-
-def other_lengths(kernel: Kernel, trials: list[Trial], wrong: list[Trial]) -> Iterator[Lengths]:
-    """Yield other lengths for all axes at once, and for one axis after another if that fails."""
-    given, single = lengths(kernel), list[Lengths]()
-    for new in (dict(zip(given, row)) for row in zip(*map(others, given))):
-        right = len(trials) - len(wrong)
-        if len(new) > 1 and is_small(kernel, new):
-            yield new
-        if len(trials) - len(wrong) == right:
-            several = [{n: m} for n, m in new.items() if n != m and {n: m} not in single]
-            single += several
-            yield from several
+    return [max(m, 2) for m in new]
 
 
 def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: list[Trial]):
     """Yield (group, name, operands, change of the incoming gradient).
 
-    Long axes take time, so they come last, and only if no trial has been wrong.
+    Single axes have other lengths only if a trial fails in which all have. Long axes take time, so
+    they come last, and only if no trial has been wrong.
     """
     same: Change = lambda g: g
     if kernel.reference is not None:
@@ -151,15 +136,24 @@ def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: li
         if operands[i].shape == operands[j].shape:
             operands[j] = operands[i]
             yield "same array", f"inputs {i} and {j} are the same array", operands, same
-    for new in other_lengths(kernel, trials, wrong):
-        yield "length", new, resized(kernel, new), same
-    for n in lengths(kernel):
+    given = lengths(kernel)
+    several = [dict(zip(given, new)) for new in zip(*map(others, given))]
+    before = len(trials)
+    for new in several:
+        if len(new) > 1 and is_small(kernel, new):
+            name = f"the axes have {some(new.values())} elements"
+            yield "length", name, resized(kernel, new), same
+    if wrong or len(trials) < before + len(several):  # which axis is it?
+        for n in given:
+            for m in dict.fromkeys(others(n)):
+                yield f"length {n}", str(m), resized(kernel, {n: m}), same
+    for n in given:
         if not wrong and (m := long(kernel, n, report)) > n:
             operands = resized(kernel, {n: m})
-            yield "length", {n: m}, operands, np.abs
+            yield f"length {n}", str(m), operands, np.abs
             # Sums of positive numbers stop growing in low precision.
             positive = [np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)]
-            yield "length", {n: m}, positive, np.abs
+            yield f"length {n}", str(m), positive, np.abs
 
 
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
@@ -178,15 +172,13 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
             continue
         except Exception as failure:
             text = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]:.80}"
-            at = some(name.values()) if group == "length" else name
-            if group == "length" and len(name) > 1:
-                continue  # each axis is tried again
             if short.is_offered(operands) and not refuses(failure):
-                failures.append(f"{group}: fails at {at}: {text}")
-            elif group == "length":
-                report.notes.append(f"not offered: axes of {at} elements ({text})")
+                failures.append(f"{group}: fails at {name}: {text}")
+            elif group.startswith("length "):
+                report.notes.append(f"not offered: axes of {name} elements ({text})")
     if not wrong:
-        return failures[0] if failures else None
+        return failures[-1] if failures else None
+    wrong = [trial for trial in wrong if trial.group != "length"] or wrong
     first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
     report.entries = first.entries
     return f"{where(trials, wrong)} {how(first.kernel, first.off, limits, True)}"
@@ -208,16 +200,12 @@ def is_rounding(trial: Trial, limits: Limits) -> bool:
 def where(trials: list[Trial], wrong: list[Trial]) -> str:
     """Say in which circumstances the kernel is wrong."""
     group = wrong[0].group
-    if group != "length":
+    if not group.startswith("length "):
         names = ", or ".join(trial.name for trial in wrong if trial.group == group)
         return f"{group}: right for the given inputs, and wrong when {names}."
-    name = min((trial.name for trial in wrong), key=len)
-    if len(name) > 1:
-        new = ", ".join(f"{m} in place of {n}" for n, m in name.items())
-        return f"length: right for the given inputs, and wrong for axes of {new} elements."
-    (n,) = name
-    bad = {t.name[n] for t in wrong if [*t.name] == [n]}
-    right = {n} | {t.name[n] for t in trials if t.group == group and n in t.name} - bad
+    n = int(group.split()[1])
+    bad = {int(t.name) for t in wrong if t.group == group}
+    right = {n} | {int(t.name) for t in trials if t.group == group} - bad
     text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
     text += f"and wrong with {some(bad)}"
     block = math.gcd(*right)
