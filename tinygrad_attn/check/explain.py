@@ -330,14 +330,6 @@ def transposed_function(c: Case) -> Iterator[Finding]:
         yield f"{text}."
 
 
-def y_for_operand(c: Case) -> Iterator[Finding]:
-    """Find a VJP that reads y in place of an operand."""
-    for name, (k, a) in c.operands.items():
-        if a.shape == c.y.shape and not c.axes_of_J:
-            text = f"wrong value: the VJP uses the result y where {name} belongs"
-            yield c.right_for(text, {k: c.y})
-
-
 def step(c: Case) -> Iterator[Finding]:
     """Find a step of the function whose gradient is missing, or counted more than once."""
     mixes = c.axes_of_R != c.axes_of_J or c.mixes(c.off)
@@ -452,7 +444,7 @@ def largest_error(c: Case) -> Iterator[Finding]:
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
     constant_factor, matrix_product, rearranged, step, wrong_factor, product_rule,
-    operand_of_ones, transposed_function, permuted, zeros, y_for_operand, wrong_formula,
+    wrong_formula, operand_of_ones, transposed_function, permuted, zeros,
     special_value, missing_sum, some, mixing, g_times, largest_error,
 ]  # fmt: skip
 

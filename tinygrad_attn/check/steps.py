@@ -91,8 +91,13 @@ def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
     for wrong, right in product(values, values):
         if wrong == right and values[right].dtype == bool:
             yield f"reads {right} upside down{WHERE}", partial(computed_with, wrong, right)
-        elif wrong != right and values[wrong].shape == values[right].shape:
+        elif wrong != right and alike(values[wrong], values[right]):
             yield f"has {wrong} where {right} belongs{WHERE}", partial(computed_with, wrong, right)
+
+
+def alike(a: Array, b: Array) -> bool:
+    """Return whether two values may be exchanged."""
+    return a.shape == b.shape and a.dtype == b.dtype
 
 
 def pulled(call: Call, i: int, g: Array, y=None) -> Array:
@@ -224,7 +229,8 @@ def wrong_value(steps: Steps) -> str | None:
             with suppress(Exception):  # the shapes do not fit
                 is_mask = "upside down" in text  # which all operands share
                 if steps.off(steps.effect(group, None if is_mask else i, mistake)) < 1:
-                    kind = "mask or index" if is_mask else "wrong term"
+                    kind = "wrong value" if "belongs" in text else "wrong term"
+                    kind = "mask or index" if is_mask else kind
                     return sentence(kind, [f"{name_of(group, i, [])}, {text}"])
     return None
 
