@@ -37,10 +37,7 @@ class Trial(NamedTuple):
     name: str
     kernel: Kernel
     entries: list[Entry]
-
-    @property
-    def off(self) -> list[Entry]:
-        return wrong_among(self.entries)
+    off: list[Entry]  # those that are wrong
 
 
 Change = Callable[[Array], Array]
@@ -164,7 +161,7 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
                 entries = all_entries(subject, limits._replace(groups=1))
-                trials.append(trial := Trial(group, name, subject, entries))
+                trials.append(trial := Trial(group, name, subject, entries, wrong_among(entries)))
                 wrong += [trial] if trial.off and not is_rounding(trial, limits) else []
         except OverflowError:
             continue

@@ -216,7 +216,7 @@ def _faults(subject, limits: Limits, report: Report) -> Iterator[Finding]:
     yield tested(faults.modified)  # by a VJP
     report.entries = all_entries(subject, limits)
     _note(report, subject)
-    yield _explanation(report, subject, limits)
+    yield _explanation(report, subject, probe, limits)
     if all(e.missing for e in report.entries):
         yield "gradient missing: the result is not connected to any input, and depends on none."
     yield faults.through_infinity(subject)
@@ -228,8 +228,11 @@ def _faults(subject, limits: Limits, report: Report) -> Iterator[Finding]:
         yield _wrong_elsewhere(subject, limits, report)
 
 
-def _explanation(report: Report, subject, limits: Limits) -> Finding:
-    """Explain why a gradient is wrong or cannot be measured, if any."""
+def _explanation(report: Report, subject, probe, limits: Limits) -> Finding:
+    """Explain why a gradient is wrong or cannot be measured, if any.
+
+    `probe` is the subject, or a kernel with shorter axes, for which mistakes are explained faster.
+    """
     if report:
         return None
     both = subject.values, [e.analytic for e in report.entries]
@@ -239,9 +242,8 @@ def _explanation(report: Report, subject, limits: Limits) -> Finding:
             "other inputs, or find the op with ta.detect_anomaly()."
         )
     if off := isinstance(subject, Kernel) and wrong_among(report.entries):
-        short = shortened(subject)  # the mistake is explained faster for small arrays
-        off_short = wrong_among(all_entries(short, limits))
-        return how(short, off_short, limits) if off_short else how(subject, off, limits)
+        off_probe = wrong_among(all_entries(probe, limits))
+        return how(probe, off_probe, limits) if off_probe else how(subject, off, limits)
     if not wrong_among(report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"

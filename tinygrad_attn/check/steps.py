@@ -25,7 +25,6 @@ from .subject import OpSubject
 from .values import MAPS, rearrangements
 
 MOST = 80  # of the steps, from the result on
-SUMS = {"add", "subtract"}
 # From a step, the number of an operand, its right contribution and g to a wrong contribution.
 Mistake = Callable[[Call, int, Array, Array], Array]
 WHERE = ", where y is its result, x this operand, and the others have their numbers"
@@ -70,29 +69,43 @@ def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
     """Yield mistakes in the contribution to one operand."""
     values = values_of(group[0], i)
     for _, how, change, _ in rearrangements(values["y"].shape):
-        yield f"is that of g {how}", lambda call, i, c, g, h=change: pulled(call, i, h(g))
+        yield f"is that of g {how}", partial(of_other_g, change)
     for kind, how, change, inside in rearrangements(values["x"].shape):
         if kind == "shifted by one":
-            yield f"is {how}", lambda call, i, c, g, h=change, inside=inside: inside * h(c)
+            yield f"is {how}", partial(shifted, change, inside)
     for by, which in ((1, "one before"), (-1, "one after")) if len(group) > 1 else ():
         others = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
 
-        def of_neighbour(call: Call, i: int, c: Array, g: Array, others=others) -> Array:
+        def of_neighbour(call, i, c, g, others=others):
             other = others.get(id(call))
             return pulled(other, i, g) if other else np.zeros_like(c)
 
         yield f"reads the values of the {which} in the loop", of_neighbour
     for (of, v), (form, change) in product(values.items(), MAPS.items()):
         if v.dtype.kind == "f":
-            factor = lambda call, i, of=of, h=change: h(values_of(call, i)[of])
             name = form.format(of) + WHERE
-            yield f"has a needless factor {name}", lambda call, i, c, g, v=factor: v(call, i) * c
-            yield f"lacks a factor {name}", lambda call, i, c, g, v=factor: c / v(call, i)
+            yield f"has a needless factor {name}", partial(with_factor, of, change, 1)
+            yield f"lacks a factor {name}", partial(with_factor, of, change, -1)
     for wrong, right in product(values, values):
         if wrong == right and values[right].dtype == bool:
             yield f"reads {right} upside down{WHERE}", partial(computed_with, wrong, right)
         elif wrong != right and alike(values[wrong], values[right]):
             yield f"has {wrong} where {right} belongs{WHERE}", partial(computed_with, wrong, right)
+
+
+def of_other_g(change, call, i, c, g):
+    """Return the contribution of another g."""
+    return pulled(call, i, change(g))
+
+
+def shifted(change, inside, call, i, c, g):
+    """Return the contribution moved along an axis, with zeros at the border."""
+    return inside * change(c)
+
+
+def with_factor(of, change, power, call, i, c, g):
+    """Return the contribution with a factor too many or too few."""
+    return c * change(values_of(call, i)[of]) ** power
 
 
 def alike(a: Array, b: Array) -> bool:
@@ -112,7 +125,7 @@ def values_of(call: Call, i: int) -> dict[str, Array]:
     return dict(zip([*names, "y"], map(array_of, [*call.inputs, call.result])))
 
 
-def computed_with(wrong: str, belongs: str, call: Call, i: int, c: Array, g: Array) -> Array:
+def computed_with(wrong, belongs, call, i, c, g):
     """Return a contribution that is computed with another value of an operand or of the result."""
     values, node = values_of(call, i), copy(call.result._node)
     values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
@@ -186,29 +199,23 @@ class Steps:
         return off if off < 1 and everywhere(self.error, explained, floor) else np.inf
 
 
-def wrong_step(
-    f: OpSubject | Kernel, which: int, simple: bool = True, if_missing: str = "wrong term"
-) -> str | None:
-    """Find a step whose VJP explains the wrong gradient of an input.
+def steps_of(f: OpSubject | Kernel, which: int) -> Steps | None:
+    """Return the steps of a function, if this package can differentiate it."""
+    plain = in_steps(f) if f.inputs[which].size > 2 else None
+    return Steps(plain, f, which) if plain else None
 
-    If `simple`, its contribution is missing or counted too often, else it has another mistake.
+
+def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
+    """Find a step whose contribution is counted too often or not at all, or two that are added.
+
     `if_missing` is the kind of mistake if it is missing.
     """
-    plain = in_steps(f)
-    if plain is None or f.inputs[which].size < 3:
-        return None
-    steps = Steps(plain, f, which)
-    return wrong_number(steps, if_missing) if simple else wrong_value(steps)
-
-
-def wrong_number(steps: Steps, if_missing: str) -> str | None:
-    """Find a step whose contribution is counted too often or not at all, or two that are added."""
     found: list[tuple[tuple, str]] = []
     edges = [*edges_of(steps.calls)]
     terms = [steps.effect(group, i, missing) for group, i in edges]
-    sums = [k for k, (group, _) in enumerate(edges) if len(group) == 1 and group[0].name in SUMS]
-    pairs = [(j, k) for j, k in pairwise(sums) if edges[j][0][0] is edges[k][0][0]]
-    for numbers in [*((k,) for k in range(len(edges))), *pairs]:
+    single = [(k,) for k in range(len(edges))]
+    pairs = [(k, k + 1) for k, (a, b) in enumerate(pairwise(edges)) if a[0] is b[0]]
+    for numbers in [*single, *pairs]:
         columns = np.stack([terms[k].ravel() for k in numbers], axis=-1)
         shares = np.linalg.lstsq(columns, steps.error.ravel())[0]
         off = steps.off((columns @ shares).reshape(steps.error.shape))
