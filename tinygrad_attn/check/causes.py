@@ -22,7 +22,11 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
         return finding
     if wide := widened(kernel):
         if not wrong_among(all_entries(wide, limits)):
-            return imprecise(kernel, entry)
+            return (
+                f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is "
+                "larger than rounding explains. Keep sums and statistics in float32, and look for "
+                "numbers that cancel, underflow or overflow."
+            )
         kernel = wide
     if entry.name.startswith("result"):
         return (
@@ -87,12 +91,3 @@ def constant(kernel: Kernel, entry: Entry) -> Finding:
             "as outside the root."
         )
     return None
-
-
-def imprecise(kernel: Kernel, entry: Entry) -> str:
-    """Explain an error that the kernel does not make in float64."""
-    return (
-        f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is larger "
-        "than rounding explains. Keep sums and statistics in float32, and look "
-        "for numbers that cancel, underflow or overflow."
-    )

@@ -250,20 +250,18 @@ HINTS = {
 
 
 def permuted(c: Case):
-    """Find a gradient that has the right numbers at other indices, or reads g at other indices."""
-    random = np.random.default_rng(0).standard_normal
-    for of, v, R, J in (("the gradient", c.x, c.R, c.J), ("g", c.y, c.R.T, c.J.T)):
-        keys = random(len(R))
-        came, right = (np.argsort(keys @ M, kind="stable") for M in (R, J))
-        if close(R[:, came], J[:, right], c.rtol).all():
-            index = lambda flat, v=v: list(map(int, np.unravel_index(flat, v.shape)))
-            pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(J[:, pair], axis=1).any()]
-            moves = ", ".join(f"{index(b)} for {index(a)}" for a, b in pairs[:4])
-            yield (
-                f"mask or index: {of} has the right numbers in another order: that of index "
-                f"{moves}{', ...' * (len(pairs) > 4)}. Look for exchanged halves, or for a "
-                "permutation that should be inverted (argsort)."
-            )
+    """Find a gradient that has the right numbers at other indices."""
+    keys = np.random.default_rng(0).standard_normal(len(c.R))
+    came, right = (np.argsort(keys @ M, kind="stable") for M in (c.R, c.J))
+    if close(c.R[:, came], c.J[:, right], c.rtol).all():
+        index = lambda flat: list(map(int, np.unravel_index(flat, c.x.shape)))
+        pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(c.J[:, pair], axis=1).any()]
+        moves = ", ".join(f"{index(b)} for {index(a)}" for a, b in pairs[:4])
+        yield (
+            f"mask or index: the gradient has the right numbers in another order: that of index "
+            f"{moves}{', ...' * (len(pairs) > 4)}. Look for exchanged halves, or for a permutation "
+            "that should be inverted (argsort)."
+        )
 
 
 def product_rule(c: Case):
@@ -372,13 +370,13 @@ def zeros(c: Case):
             f"missed use: the incoming gradient is not used at {places(unused.reshape(c.y.shape))}:"
             " another element of g may be read instead."
         )
-    if set(c.axes_of_R) - set(c.axes_of_J):
+    too_many = set(c.axes_of_R) - set(c.axes_of_J)
+    if too_many or c.axes_of_R != c.axes_of_J and not extra.any():
         yield (
-            f"wrong axis: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
-            f"but the VJP sums over axes {c.axes_of_R or 'none'}."
+            f"{'wrong axis' if too_many else 'missing sum'}: each output depends on the elements "
+            f"along axes {c.axes_of_J or 'none'}, but the VJP sums over axes "
+            f"{c.axes_of_R or 'none'}."
         )
-    if c.axes_of_R != c.axes_of_J and not extra.any():
-        return
     others_off = (c.off & ~lost & ~extra).any()
     if extra.any() and not (lost.any() and others_off):
         yield (
@@ -391,15 +389,6 @@ def zeros(c: Case):
             "missed use: the contribution from the output at "
             f"{places(lost.any(axis=1).reshape(c.y.shape))} is missing. Look for a missing sum, a "
             "repeated index that overwrites (use np.add.at), or a loop that ends too early."
-        )
-
-
-def missing_sum(c: Case):
-    """Find sums over other axes."""
-    if c.axes_of_R != c.axes_of_J:
-        yield (
-            f"missing sum: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
-            f"but the VJP sums over axes {c.axes_of_R or 'none'}."
         )
 
 
@@ -447,7 +436,7 @@ def largest_error(c: Case):
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
     constant_factor, matrix_product, rearranged, step, wrong_factor, product_rule,
     wrong_formula, operand_of_ones, transposed_function, permuted, zeros,
-    special_value, missing_sum, some, mixing, g_times, largest_error,
+    special_value, some, mixing, g_times, largest_error,
 ]  # fmt: skip
 
 

@@ -220,13 +220,6 @@ STRIDES = (
 )
 
 
-def read_only(c: Array) -> Array:
-    """Return a copy that cannot be written to."""
-    c = c.copy()
-    c.flags.writeable = False
-    return c
-
-
 AS = "expanded (stride 0)"
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
     f"{AS}, as .sum().backward() makes it": lambda c: np.broadcast_to(1.5, c.shape),
@@ -235,7 +228,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "transposed in memory, as in x.T": lambda c: c.copy(order="F"),
     "strided, as a part of a larger array": lambda c: np.stack([c, c], axis=-1)[..., 0],
     "reversed (negative strides), as in x[::-1]": lambda c: np.flip(np.flip(c).copy()),
-    "read-only": read_only,
+    "read-only": lambda c: np.broadcast_to(c.copy(), c.shape),
 }
 
 

@@ -8,7 +8,7 @@ wrong one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import pairwise, product
@@ -42,19 +42,6 @@ class Mistaken(Op):
     def pull(self, y, g, *options):
         wrong = lambda i, c: self.mistake(self.call, i, c, g) if self.i in (i, None) else c
         return [(i, wrong(i, c)) for i, c in self.op.pull(y, g, *options)]
-
-
-@contextmanager
-def mistaken(calls: list[Call], i: int | None, mistake: Mistake) -> Iterator[None]:
-    """Let some calls of an op make a mistake inside the block."""
-    nodes = [call.result._node for call in calls]
-    try:
-        for call, node in zip(calls, nodes):
-            node.op = Mistaken(call, i, mistake)
-        yield
-    finally:
-        for node in nodes:
-            node.op = node.op.op
 
 
 def missing(call: Call, i: int, contribution: Array, g: Array) -> Array:
@@ -184,19 +171,25 @@ class Steps:
         self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
         self.right, self.limit = np.zeros(()), max(2e-3, 24 * f.precision)
         self.right = self.effect([], 0, missing)
-        self.error = f.pull(f.cotangents)[which] - self.right
+        self.error = np.ravel(f.pull(f.cotangents)[which]) - self.right
 
     def effect(self, group: list[Call], i: int | None, mistake: Mistake) -> Array:
-        """Return what a mistake in some steps adds to the gradient."""
-        with mistaken(group, i, mistake):
+        """Return what a mistake in some steps adds to the flattened gradient."""
+        nodes = [call.result._node for call in group]
+        try:
+            for call, node in zip(group, nodes):
+                node.op = Mistaken(call, i, mistake)
             g = self.plain.pull(self.cotangents, self.run)[self.which]
-        return (0 * self.plain.inputs[self.which] if g is None else g) - self.right
+        finally:
+            for node in nodes:
+                node.op = node.op.op
+        return np.ravel(0 * self.plain.inputs[self.which] if g is None else g) - self.right
 
     def off(self, explained: Array) -> float:
         """Return how much of the error is left, as a part of what may be, or else infinity."""
-        rest, floor = self.error - explained, self.limit / 20 * greatest(self.right)
-        off = float(np.linalg.norm(rest) / np.linalg.norm(self.error)) / self.limit
-        return off if off < 1 and everywhere(self.error, explained, floor) else np.inf
+        floor = self.limit / 20 * greatest(self.right)
+        off = np.linalg.norm(self.error - explained) / np.linalg.norm(self.error) / self.limit
+        return float(off) if off < 1 and everywhere(self.error, explained, floor) else np.inf
 
 
 def steps_of(f: OpSubject | Kernel, which: int) -> Steps | None:
@@ -216,9 +209,9 @@ def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
     single = [(k,) for k in range(len(edges))]
     pairs = [(k, k + 1) for k, (a, b) in enumerate(pairwise(edges)) if a[0] is b[0]]
     for numbers in [*single, *pairs]:
-        columns = np.stack([terms[k].ravel() for k in numbers], axis=-1)
-        shares = np.linalg.lstsq(columns, steps.error.ravel())[0]
-        off = steps.off((columns @ shares).reshape(steps.error.shape))
+        columns = np.stack([terms[k] for k in numbers], axis=-1)
+        shares = np.linalg.lstsq(columns, steps.error)[0]
+        off = steps.off(columns @ shares)
         texts = [how_often(1 - share) for share in shares]
         several = sum("times" in text for text in texts)
         if off < 1 and several < 2:
