@@ -44,19 +44,6 @@ Change = Callable[[Array], Array]
 Lengths = dict[int, int]  # from given lengths of axes to others
 
 
-def of_gradients(dtype: str) -> dict[str, Change]:
-    """Return incoming gradients of other sizes, by name."""
-    large = 2.0**8 if dtype == "float16" else 2.0**30
-    one_hot = lambda g, at: (np.arange(g.size) == at).reshape(g.shape) * 1.0
-    return {
-        "zero": lambda g: 0 * g,
-        "tiny": lambda g: g / large,
-        "huge": lambda g: g * large,
-        "one-hot, with a 1 at the first element": lambda g: one_hot(g, 0),
-        "one-hot, with a 1 at the last element": lambda g: one_hot(g, g.size - 1),
-    }
-
-
 def resized(kernel: Kernel, new: Lengths):
     """Return the operands with other lengths for all axes of some lengths, and no equal numbers."""
     rng, operands = np.random.default_rng(sum([*new, *new.values()])), list(kernel.operands)
@@ -119,9 +106,17 @@ def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: li
     they come last, and only if no trial has been wrong.
     """
     same: Change = lambda g: g
-    if kernel.reference is not None:
-        for name, change in of_gradients(kernel.dtype).items():
-            yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
+    large = 2.0**8 if kernel.dtype == "float16" else 2.0**30
+    one_hot = lambda g, at: (np.arange(g.size) == at).reshape(g.shape) * 1.0
+    gradients: dict[str, Change] = {
+        "zero": lambda g: 0 * g,
+        "tiny": lambda g: g / large,
+        "huge": lambda g: g * large,
+        "one-hot, with a 1 at the first element": lambda g: one_hot(g, 0),
+        "one-hot, with a 1 at the last element": lambda g: one_hot(g, g.size - 1),
+    }
+    for name, change in gradients.items() if kernel.reference else ():
+        yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
     own = getattr(kernel.reference, "f", kernel) is kernel.f  # and may have an eps of its dtype
     for n in (16,) if own else (16, 256, 4096):
         operands = [x / n if i in kernel.checked else x for i, x in enumerate(kernel.operands)]
@@ -145,7 +140,6 @@ def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: li
     for n in given:
         if not wrong and (m := long(kernel, n, report)) > n:
             operands = resized(kernel, {n: m})
-            yield f"length {n}", str(m), operands, np.abs
             # Sums of positive numbers stop growing in low precision.
             positive = [np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)]
             yield f"length {n}", str(m), positive, np.abs
@@ -201,8 +195,10 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
     n = int(group.split()[1])
     bad = {int(t.name) for t in wrong if t.group == group}
     right = {n} | {int(t.name) for t in trials if t.group == group} - bad
-    text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
-    text += f"and wrong with {some(bad)}"
+    text = (
+        f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
+        f"and wrong with {some(bad)}"
+    )
     block = math.gcd(*right)
     if block > 1 and all(m % block for m in bad):
         return (

@@ -28,7 +28,7 @@ from .report import (
 )
 from .steps import Steps, steps_of, wrong_number, wrong_value
 from .subject import Subject, flatten
-from .values import factors_of, rearrangements, special_values
+from .values import MAPS, rearrangements, special_values
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
 RTOL = 1e-3
@@ -130,14 +130,14 @@ class Case:
             return is_right(np.positive) and not is_right(nearby)
         return False
 
-    def known(self) -> list[tuple[str, Any]]:
-        """Return x, y and the operands, as factors of the rows or columns of a Jacobian."""
-        found, others = [], {n: a for n, (k, a) in self.operands.items() if k != self.own}
+    def factors(self) -> list[tuple[str, Any]]:
+        """Return common factors of the rows or columns of a Jacobian, made of x, y and operands."""
+        known, others = [], {n: a for n, (k, a) in self.operands.items() if k != self.own}
         for name, a in ({"x": self.x} | others | {"y": self.y}).items():
             for v, shape in ((self.y, (-1, 1)), (self.x, (1, -1))):
                 with suppress(ValueError):  # its shape does not fit
-                    found.append((name, np.broadcast_to(a, v.shape).reshape(shape)))
-        return found
+                    known.append((name, np.broadcast_to(a, v.shape).reshape(shape)))
+        return [(text.format(name), f(v)) for text, f in MAPS.items() for name, v in known]
 
     def at(self, values: dict[int, Any]):
         """Return the function with other values of some operands."""
@@ -192,21 +192,22 @@ def constant_factor(c: Case):
     yield simple(c.R, c.J, c.x.shape, c.rtol)
 
 
-def matrix_product(c: Case):
-    """Find a gradient that is a product of g and an operand in another order."""
+def wrong_order(c: Case):
+    """Find a gradient that is the product of g and an operand, but in the other order."""
     g = c.f.cotangents[0]
     known = {"g": g} | {name: a for name, (_, a) in c.operands.items()}
     known = {name: a for name, a in known.items() if a.ndim > 1}
     known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items()}
-    came, right = list[tuple[str, str]](), list[tuple[str, str]]()
-    for (left, a), (other, b) in permutations(known.items(), 2):
+    is_product = lambda M, *factors: agree(
+        np.ravel(np.matmul(*factors)), np.ravel(g) @ M, c.rtol, c.rtol * greatest(g)
+    )
+    for (left, a), (right, b) in permutations(known.items(), 2):
         with suppress(ValueError):  # the shapes do not fit
-            for M, found in ((c.R, came), (c.J, right)):
-                if agree((a @ b).ravel(), np.ravel(g) @ M, c.rtol, c.rtol * greatest(g)):
-                    found.append((left, other))
-    for wrong, wanted in product(came, right):
-        kind = "wrong order" if wrong == wanted[::-1] else "transposed"
-        yield f"{kind}: the gradient is {' @ '.join(wrong)}, but should be {' @ '.join(wanted)}."
+            if is_product(c.R, a, b) and is_product(c.J, b, a):
+                yield (
+                    f"wrong order: the gradient is {left} @ {right}, but should be {right} @ "
+                    f"{left}."
+                )
 
 
 def rearranged(c: Case):
@@ -267,13 +268,12 @@ def permuted(c: Case):
 def product_rule(c: Case):
     """Find a term of the derivative of y = x h(x), which is h + x h', with h = y / x."""
     if c.x.shape == c.y.shape and not c.axes_of_J:
-        first = c.in_J * (c.y / c.x).reshape(-1, 1)
-        yield c.multiple("wrong term: of the product rule, there is only the term g y / x", first)
+        first, text = c.in_J * (c.y / c.x).reshape(-1, 1), "wrong term: of the product rule, "
+        yield c.multiple(f"{text}there is only the term g y / x", first)
+        yield c.multiple(f"{text}the term g y / x is missing", c.J - first)
         yield c.multiple(
-            "wrong term: of the product rule, the term g y / x is missing", c.J - first
+            f"{text}all but the term g y / x has another factor", c.J - first, c.R - first
         )
-        text = "wrong term: all but the term g y / x of the product rule has another factor"
-        yield c.multiple(text, c.J - first, c.R - first)
 
 
 def wrong_factor(c: Case):
@@ -281,7 +281,7 @@ def wrong_factor(c: Case):
     text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
     yield c.multiple(text, c.in_J * 1.0)
     yield c.multiple("wrong axis: the gradient is the sum of g over all axes", np.ones(c.J.shape))
-    usable = [("1", np.ones((1, 1))), *factors_of(c.known())]
+    usable = [("1", np.ones((1, 1))), *c.factors()]
     pairs = sorted(permutations(range(len(usable)), 2), key=max)
     terms, mixing = [("", c.J, c.R)], np.eye(*c.J.shape) == 0
     if c.axes_of_J and (c.off & mixing).any():
@@ -352,7 +352,7 @@ def special_value(c: Case):
 
 def g_times(c: Case):
     """Find a gradient that is g times a known value."""
-    for name, v in factors_of(c.known()):
+    for name, v in c.factors():
         text = f"wrong factor: the gradient is g times {name}, which is not the derivative"
         yield c.multiple(text, c.in_J * v)
 
@@ -434,7 +434,7 @@ def largest_error(c: Case):
 
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
-    constant_factor, matrix_product, rearranged, step, wrong_factor, product_rule,
+    constant_factor, wrong_order, rearranged, step, wrong_factor, product_rule,
     wrong_formula, operand_of_ones, transposed_function, permuted, zeros,
     special_value, some, mixing, g_times, largest_error,
 ]  # fmt: skip
@@ -486,7 +486,7 @@ def wrong_slope(f, suspect: str = "") -> Finding:
     off = [e for e, name in zip(entries, inputs) if name == suspect and e.wrong.any()]
     if not (entry := worst_of(off) or worst_of(entries)):
         return None
-    which = next(k for k, e in enumerate(entries) if e is entry)
+    which = names.index(entry.name)
     finding = exchanged(f, which, entries)
     with suppress(Exception):  # f may refuse other values or another g
         finding = finding or of_jacobians(f, which)

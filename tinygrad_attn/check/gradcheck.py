@@ -15,7 +15,7 @@ from ..errors import describe
 from ..tree import tree_leaves
 from . import faults
 from .arrays import dtype_name, is_array
-from .backend import Array, Backend
+from .backend import Array, Backend, backend_of
 from .causes import how
 from .circumstances import shortened, wrong_elsewhere
 from .explain import Finding, of_elements, off_entries, places, wrong_slope
@@ -144,11 +144,8 @@ def gradgradcheck(f, inputs=(), **options) -> Report:
 def _backend(f, inputs, params) -> Backend:
     torch: Any = sys.modules.get("torch")
     objects = [f, *tree_leaves([inputs, params])]
-    if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in objects):
-        from .torch_backend import TorchBackend
-
-        return TorchBackend()
-    return Backend()
+    kinds = (torch.Tensor, torch.nn.Module) if torch else ()
+    return backend_of(any(isinstance(t, kinds) for t in objects))
 
 
 def _collect(f, inputs, params, backend: Backend):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from ..engine import Op, plain, tensor_of
 from ..tree import tree_leaves, tree_map
 from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
-from .backend import Backend, Call
+from .backend import Backend, Call, backend_of
 from .report import Array, Entry, agree, deviation, greatest, largest_finite, wrong_among
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
 from .subject import Gradients, Run, Subject, flatten, results_of
@@ -74,10 +74,8 @@ class Kernel(Subject):
     def is_offered(self, operands) -> bool:
         """Return whether the reference, or without one the function itself, takes the operands."""
         with suppress(Exception):
-            if self.make_reference:
-                self.make_reference(list(operands))
-            else:
-                self.recorded(self.arrays(operands))
+            run = self.make_reference or (lambda operands: self.recorded(self.arrays(operands)))
+            run(list(operands))
             return True
         return False
 
@@ -113,9 +111,8 @@ class Kernel(Subject):
         if self.rounding and self.library == "numpy":
             moving = [self.rounding.rounded(arrays[i]) for i in self.checked]
             arrays = self.filled(arrays, moving)
-        before = [numbers_of(arrays[i]) for i in self.checked]
-        y, pull = self.recorded(arrays)
-        reported([arrays[i] for i in self.checked], before, self.inputs)
+        with reporting([arrays[i] for i in self.checked], self.inputs):
+            y, pull = self.recorded(arrays)
         y = tree_map(lambda t: np.asarray(t) if isinstance(t, np.floating) else t, y)  # of a sum
         self.results = [t for t in tree_leaves(y) if is_float(t)]
         if not self.results:
@@ -129,11 +126,8 @@ class Kernel(Subject):
         rest = iter(seeds)
         g = tree_map(lambda t: next(rest) if is_float(t) else None, y)
         floats = [arrays[i] for i in self.checked]
-        seen, numbers = [*seeds, *outputs, *floats], [*cotangents, *values, *self.inputs]
-        before = list(map(numbers_of, seen))
-        gradients = self.aligned(pull(g))
-        reported(seen, before, numbers)
-        return gradients
+        with reporting([*seeds, *outputs, *floats], [*cotangents, *values, *self.inputs]):
+            return self.aligned(pull(g))
 
     def recorded(self, arrays):
         """Run the kernel, and return its result and the function that pulls gradients back."""
@@ -172,11 +166,7 @@ class Kernel(Subject):
 
     @property
     def backend(self) -> Backend:
-        if self.library == "torch":
-            from .torch_backend import TorchBackend
-
-            return TorchBackend()
-        return Backend()
+        return backend_of(self.library == "torch")
 
     def aligned(self, gradients) -> Gradients:
         """Return one gradient, or None, for each input that is checked."""
@@ -332,8 +322,11 @@ class Constant(Op):
         return []
 
 
-def reported(arrays, before: Sequence[Array], numbers: Sequence[Array]) -> None:
-    """Write what a kernel has changed in its arrays into their numbers, for the checks."""
+@contextmanager
+def reporting(arrays, numbers: Sequence[Array]) -> Iterator[None]:
+    """Write what a kernel changes in its arrays into their numbers, for the checks."""
+    before = list(map(numbers_of, arrays))
+    yield
     for t, old, number in zip(arrays, before, numbers):
         now = numbers_of(t)
         if not agree(now, old):

@@ -11,8 +11,6 @@ import numpy as np
 
 from .report import Array
 
-Operands = dict[str, tuple[int, Array]]  # from a name to a position and a value
-Changes = dict[int, Array]  # other values, by position
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v, "(1 + {})": lambda v: 1 + v,
@@ -20,11 +18,6 @@ MAPS: dict[str, Any] = {
     "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "tanh({})": np.tanh,
     "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
 }  # fmt: skip
-
-
-def factors_of(known: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return common factors that are made of known values, by name."""
-    return [(text.format(name), f(v)) for text, f in MAPS.items() for name, v in known]
 
 
 def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable, Array]]:
@@ -65,11 +58,10 @@ NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and wha
 }
 
 
-def special_values(
-    operands: Operands, own: int, elementwise: bool
-) -> Iterator[tuple[str, Changes]]:
+def special_values(operands, own: int, elementwise: bool):
     """Yield what it means that a VJP is right only for special operands, and these operands.
 
+    `operands` has a position and a value for each name, and the special ones are given by position.
     `own` is the position of the input with a wrong gradient.
     """
     others = [(name, k, a) for name, (k, a) in operands.items() if k != own and a.ndim]
