@@ -20,7 +20,7 @@ import numpy as np
 from .causes import how, widened
 from .explain import Finding
 from .faults import refuses
-from .kernel import Kernel
+from .kernel import Kernel, of_jax
 from .measure import Limits, all_entries
 from .report import Array, Entry, Report, wrong_among
 
@@ -121,7 +121,8 @@ def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: li
     for n in (16,) if own else (16, 256, 4096):
         operands = [x / n if i in kernel.checked else x for i, x in enumerate(kernel.operands)]
         yield "inputs", f"the inputs are {n} times smaller", operands, same
-    for i, j in combinations(kernel.checked if kernel.takes_twice else (), 2):
+    come_apart = kernel.vjp is not None and not of_jax(kernel.vjp)  # the gradients of one array
+    for i, j in combinations(kernel.checked if come_apart else (), 2):
         operands = list(kernel.operands)
         if operands[i].shape == operands[j].shape:
             operands[j] = operands[i]
@@ -140,6 +141,7 @@ def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: li
     for n in given:
         if not wrong and (m := long(kernel, n, report)) > n:
             operands = resized(kernel, {n: m})
+            yield f"length {n}", str(m), operands, np.abs
             # Sums of positive numbers stop growing in low precision.
             positive = [np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)]
             yield f"length {n}", str(m), positive, np.abs

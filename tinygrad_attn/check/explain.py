@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, permutations, product
 from typing import Any
 
@@ -116,19 +116,14 @@ class Case:
     def right_only_for(self, values: dict[int, Array]) -> bool:
         """Return whether the VJP is right at these operands, and wrong at others nearby."""
 
-        def is_right(change) -> bool:
-            f = self.at({k: change(v) for k, v in values.items()})
-            came, right = self.products(f)
-            return bool(right.any()) and agree(
-                came, right, self.rtol, self.rtol / 10 * greatest(came)
-            )
-
-        def nearby(v: Array) -> Array:
-            return v * np.linspace(1, 1.2, v.size).reshape(v.shape) + 0.1
-
+        nearby = lambda v: v * np.linspace(1, 1.2, v.size).reshape(v.shape) + 0.1
+        right = []
         with suppress(Exception):  # f may refuse them
-            return is_right(np.positive) and not is_right(nearby)
-        return False
+            for change in (np.positive, nearby):
+                f = self.at({k: change(v) for k, v in values.items()})
+                a, b = self.products(f)
+                right.append(b.any() and agree(a, b, self.rtol, self.rtol / 10 * greatest(a)))
+        return right == [True, False]
 
     def factors(self) -> list[tuple[str, Any]]:
         """Return common factors of the rows or columns of a Jacobian, made of x, y and operands."""
@@ -220,13 +215,13 @@ def rearranged(c: Case):
     for names in [*([name] for name in operands), *(n for n in alike.values() if len(n) > 1)]:
         values = dict(operands[name] for name in names)
         of = f"the VJP is right for {' and '.join(names)}"
-        for kind, how, change, _ in rearrangements(operands[names[0]][1].shape):
+        ways = [*rearrangements(operands[names[0]][1].shape)]
+        if names[0] in c.integers:
+            ways += [("shifted by one", f"plus {by}", partial(np.add, by), c.x) for by in (1, -1)]
+        for kind, how, change, _ in ways:
             if c.own not in values or kind == "transposed":
                 moved = {k: change(a) for k, a in values.items()}
                 yield c.right_for(f"{kind}: {of} {how}", moved)
-        for by in (1, -1) if names[0] in c.integers else ():
-            plus = {k: a + by for k, a in values.items()}
-            yield c.right_for(f"shifted by one: {of} plus {by}", plus)
     for kind, how, change, inside in rearrangements(c.x.shape):
         text = f"{kind}: the gradient is right, but {how}{HINTS[kind]}"
         text = text if same_size or kind != "transposed" else WRONG_AXIS
@@ -268,12 +263,12 @@ def permuted(c: Case):
 def product_rule(c: Case):
     """Find a term of the derivative of y = x h(x), which is h + x h', with h = y / x."""
     if c.x.shape == c.y.shape and not c.axes_of_J:
-        first, text = c.in_J * (c.y / c.x).reshape(-1, 1), "wrong term: of the product rule, "
-        yield c.multiple(f"{text}there is only the term g y / x", first)
-        yield c.multiple(f"{text}the term g y / x is missing", c.J - first)
-        yield c.multiple(
-            f"{text}all but the term g y / x has another factor", c.J - first, c.R - first
-        )
+        first = c.in_J * (c.y / c.x).reshape(-1, 1)
+        yield c.multiple("wrong term: of the product rule, there is only the term g y / x", first)
+        text = "wrong term: of the product rule, the term g y / x is missing"
+        yield c.multiple(text, c.J - first)
+        text = "wrong term: all but the term g y / x of the product rule has another factor"
+        yield c.multiple(text, c.J - first, c.R - first)
 
 
 def wrong_factor(c: Case):
@@ -486,7 +481,7 @@ def wrong_slope(f, suspect: str = "") -> Finding:
     off = [e for e, name in zip(entries, inputs) if name == suspect and e.wrong.any()]
     if not (entry := worst_of(off) or worst_of(entries)):
         return None
-    which = names.index(entry.name)
+    which = [e.name for e in entries].index(entry.name)
     finding = exchanged(f, which, entries)
     with suppress(Exception):  # f may refuse other values or another g
         finding = finding or of_jacobians(f, which)

@@ -6,7 +6,7 @@ Its values and gradients are compared with those of a plain reference, as far as
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import repeat
@@ -38,7 +38,7 @@ class Kernel(Subject):
 
     argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
-    storing: int | None = None  # the number of a sample, inside `stored_run`
+    storing: Any = None  # the number of a sample, inside `stored_run`
 
     def __init__(
         self,
@@ -65,11 +65,6 @@ class Kernel(Subject):
     def replaced(self, operands) -> Kernel:
         make = self.make_reference
         return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
-
-    @property
-    def takes_twice(self) -> bool:
-        """Whether one array may be passed for two inputs: the gradients come apart."""
-        return self.vjp is not None and not of_jax(self.vjp)
 
     def is_offered(self, operands) -> bool:
         """Return whether the reference, or without one the function itself, takes the operands."""
@@ -108,7 +103,7 @@ class Kernel(Subject):
 
     def run(self) -> Run:
         arrays = self.arrays(self.filled(self.operands, self.inputs))
-        if self.rounding and self.library == "numpy":
+        if self.rounding:
             moving = [self.rounding.rounded(arrays[i]) for i in self.checked]
             arrays = self.filled(arrays, moving)
         with reporting([arrays[i] for i in self.checked], self.inputs):
@@ -154,9 +149,8 @@ class Kernel(Subject):
         outputs += [t for t in tree_leaves(y) if is_float(t)]
         if not any(map(self.backend.wants_gradient, outputs)):
             raise TypeError("the result is no tensor that can be differentiated")
-        seed: Callable[[Any], Any] = lambda c: c
-        if (rounding := self.rounding) and self.library == "numpy":
-            seed = lambda c: tensor_of(rounding.rounded(rounding.moved(c)))
+        rounding = self.rounding
+        seed = lambda c: tensor_of(rounding.rounded(rounding.moved(c))) if rounding else c
         return y, lambda g: self.backend.gradient(outputs, floats, [*map(seed, tree_leaves(g))])
 
     @property
@@ -194,7 +188,7 @@ class Kernel(Subject):
         twice = lambda x: rounding.moved(rounding.moved(x))
         move = rounding.moved if self.library == "numpy" else twice
         without = self.without_effect
-        self.rounding = rounding
+        self.rounding = rounding if self.library == "numpy" else None
         try:
             with self.at([move(x) for x in self.inputs]), plain():
                 run, _ = self.run_in_steps(without)
@@ -237,13 +231,13 @@ class Kernel(Subject):
         """Return a function that, inside `stored_run`, moves an array that is a result."""
 
         def moved(t):
-            if self.storing is None or not is_float(t):
-                return t
-            values, results = numbers_of(t), [r for r in tree_leaves(y) if is_float(r)]
-            if any(agree(values, numbers_of(r)) for r in results):
-                signs = np.random.default_rng(self.storing // 2).choice([-1, 1], values.shape)
+            results = [] if self.storing is None else filter(is_float, tree_leaves(y))
+            if is_float(t) and any(agree(numbers_of(t), numbers_of(r)) for r in results):
+                signs = np.random.default_rng(self.storing // 2).choice([-1, 1], t.shape)
                 signs *= (-1) ** self.storing  # each number moves up in one run, down in another
-                return array_like(values * (1 + signs * UNIT[self.rounds_to]), t, dtype_name(t))
+                return array_like(
+                    numbers_of(t) * (1 + signs * UNIT[self.rounds_to]), t, dtype_name(t)
+                )
             return t
 
         return moved

@@ -143,10 +143,10 @@ def in_steps(f: Any) -> Kernel | None:
     return None
 
 
-def edges_of(calls: list[Call], single: bool = True) -> Iterator[tuple[list[Call], int]]:
-    """Yield each step with the number of an operand, and the steps of a loop together.
+def edges_of(calls: list[Call], single: bool = True) -> list[tuple[list[Call], int]]:
+    """Return each step with the number of an operand, and the steps of a loop together.
 
-    If not `single`, the steps of a loop are yielded only together.
+    If not `single`, the steps of a loop are returned only together.
     """
     loops: dict[Any, list[Call]] = {}
     for call in calls:
@@ -154,11 +154,10 @@ def edges_of(calls: list[Call], single: bool = True) -> Iterator[tuple[list[Call
         loops.setdefault((call.name, call.place, shapes), []).append(call)
         if single:  # all means, which may have been divided by the same wrong number
             loops.setdefault(call.name, []).append(call)
-    steps = [[call] for call in calls if single]
-    for group in [*steps, *(g for g in loops.values() if len(g) > 1 or not single)]:
-        for i, x in enumerate(group[0].inputs):
-            if getattr(x, "_tracked", False):
-                yield group, i
+    groups = [[call] for call in calls if single]
+    groups += [group for group in loops.values() if len(group) > 1 or not single]
+    numbers = lambda call: [i for i, x in enumerate(call.inputs) if getattr(x, "_tracked", False)]
+    return [(group, i) for group in groups for i in numbers(group[0])]
 
 
 class Steps:
@@ -204,7 +203,7 @@ def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
     `if_missing` is the kind of mistake if it is missing.
     """
     found: list[tuple[tuple, str]] = []
-    edges = [*edges_of(steps.calls)]
+    edges = edges_of(steps.calls)
     terms = [steps.effect(group, i, missing) for group, i in edges]
     single = [(k,) for k in range(len(edges))]
     pairs = [(k, k + 1) for k, (a, b) in enumerate(pairwise(edges)) if a[0] is b[0]]
@@ -224,7 +223,7 @@ def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
 
 def wrong_value(steps: Steps) -> str | None:
     """Find a step whose contribution has another mistake."""
-    for group, i in [*edges_of(steps.calls, single=False)][::-1]:
+    for group, i in edges_of(steps.calls, single=False)[::-1]:
         for text, mistake in other_mistakes(group, i):
             with suppress(Exception):  # the shapes do not fit
                 is_mask = "upside down" in text  # which all operands share

@@ -29,7 +29,7 @@ def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable,
     axes, everywhere = len(shape), np.ones(shape, bool)
     for order in list(permutations(range(axes)))[1:] if axes < 5 else ():
         moved = [k for k, axis in enumerate(order) if k != axis]
-        how = f"with its axes in the order {order}" + " (.T)" * (order == (*range(axes)[::-1],))
+        how = f"with its axes in the order {order}"
         if len(moved) == 2:
             how = f"with axes {moved[0]} and {moved[1]} exchanged"
             how += " (.mT)" * (moved == [axes - 2, axes - 1])
