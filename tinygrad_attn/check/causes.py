@@ -57,9 +57,8 @@ def widened(kernel: Kernel) -> Kernel | None:
     """Return the kernel in float64, if it computes in float64."""
     if kernel.dtype == "float64":
         return None
-    f, vjp, like, make = kernel.f, kernel.vjp, kernel.like, kernel.make_reference
     with suppress(Exception):
-        wide = Kernel(f, vjp, like, "float64", make, list(kernel.operands))
+        wide = kernel.replaced(list(kernel.operands), "float64")
         wide.cotangents = kernel.cotangents
         # Inside, it may compute in float32 for every input.
         wide.rounds_to, wide.precision = "float32", UNIT["float32"]

@@ -62,9 +62,9 @@ class Kernel(Subject):
         super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
-    def replaced(self, operands) -> Kernel:
-        make = self.make_reference
-        return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
+    def replaced(self, operands, dtype: str = "") -> Kernel:
+        make, dtype = self.make_reference, dtype or self.dtype
+        return Kernel(self.f, self.vjp, self.like, dtype, make, operands, self.seed)
 
     def is_offered(self, operands) -> bool:
         """Return whether the reference, or without one the function itself, takes the operands."""

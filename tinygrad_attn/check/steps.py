@@ -34,10 +34,10 @@ class Mistaken(Op):
     """The op of a step that makes a mistake in its contribution to operand i, or to all."""
 
     def __init__(self, call: Call, i: int | None, mistake: Mistake) -> None:
-        self.op = call.result._node.op
-        vars(self).update(vars(self.op) | {"op": self.op})
+        op = call.result._node.op
+        vars(self).update(vars(op))
         self.adds_in_place, self.trusted = None, False
-        self.call, self.i, self.mistake = call, i, mistake
+        self.op, self.call, self.i, self.mistake = op, call, i, mistake
 
     def pull(self, y, g, *options):
         wrong = lambda i, c: self.mistake(self.call, i, c, g) if self.i in (i, None) else c
@@ -116,10 +116,7 @@ def computed_with(wrong, belongs, call, i, c, g):
     """Return a contribution that is computed with another value of an operand or of the result."""
     values, node = values_of(call, i), copy(call.result._node)
     values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
-    *inputs, y = map(tensor_of, values.values())
-    for old, x in zip(call.inputs, inputs):
-        x._tracked = getattr(old, "_tracked", False)
-    node.inputs = inputs
+    *node.inputs, y = map(tensor_of, values.values())
     return pulled(call, i, g, tensor_of(y._data, node))
 
 
@@ -168,7 +165,7 @@ class Steps:
         self.which = plain.checked.index(f.checked[which])
         self.run, calls = plain.run_in_steps(plain.without_effect)
         self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
-        self.right, self.limit = np.zeros(()), max(2e-3, 24 * f.precision)
+        self.limit, self.right = max(2e-3, 24 * f.precision), np.zeros(())
         self.right = self.effect([], 0, missing)
         self.error = np.ravel(f.pull(f.cotangents)[which]) - self.right
 

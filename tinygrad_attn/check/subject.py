@@ -135,8 +135,7 @@ class Subject:
         for c in zeros:
             for flat in range(c.size):
                 c.flat[flat] = 1
-                row = self.pull(zeros, run)[which]
-                rows.append(np.zeros_like(self.inputs[which]) if row is None else row)
+                rows.append(results_of(self, [], self.pull(zeros, run))[which])
                 c.flat[flat] = 0
         return np.stack(rows).reshape(len(rows), -1)
 
