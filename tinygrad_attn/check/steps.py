@@ -212,9 +212,11 @@ def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
         several = sum("times" in text for text in texts)
         if off < 1 and several < 2:
             known = steps.calls if len(texts) == 1 else []
-            faults = [f"{name_of(*edges[k], known)}, {text}" for k, text in zip(numbers, texts)]
+            names, text = [name_of(*edges[k], known) for k in numbers], texts[0]
+            if len(names) > 1:
+                text += f", and the gradient that passes back through {names[1]}, {texts[1]}"
             kind = if_missing if texts == ["is missing"] else "wrong term"
-            found.append(((len(faults), several, int(10 * off)), sentence(kind, faults)))
+            found.append(((len(names), several, int(10 * off)), sentence(kind, names[0], text)))
     return min(found, key=lambda one: one[0], default=(0, None))[1]
 
 
@@ -227,14 +229,13 @@ def wrong_value(steps: Steps) -> str | None:
                 if steps.off(steps.effect(group, None if is_mask else i, mistake)) < 1:
                     kind = "wrong value" if "belongs" in text else "wrong term"
                     kind = "mask or index" if is_mask else kind
-                    return sentence(kind, [f"{name_of(group, i, [])}, {text}"])
+                    return sentence(kind, name_of(group, i, []), text)
     return None
 
 
-def sentence(kind: str, faults: list[str]) -> str:
-    """Say what is wrong with some steps."""
-    text = ", and the gradient that passes back through ".join(faults)
-    return f"{kind}: the gradient that passes back through {text}; the rest is right."
+def sentence(kind: str, name: str, text: str) -> str:
+    """Say what is wrong with a step."""
+    return f"{kind}: the gradient that passes back through {name}, {text}; the rest is right."
 
 
 def name_of(group: list[Call], i: int, calls: list[Call]) -> str:
