@@ -28,6 +28,11 @@ def is_float(x) -> bool:
     return is_array(x) and dtype_name(x) in UNIT
 
 
+def floats_in(tree) -> list[Any]:
+    """Return the arrays of floats in a tree."""
+    return list(filter(is_float, tree_leaves(tree)))
+
+
 class Kernel(Subject):
     """A function f with the backward pass `vjp`, checked in one precision.
 
@@ -109,14 +114,14 @@ class Kernel(Subject):
         with reporting([arrays[i] for i in self.checked], self.inputs):
             y, pull = self.recorded(arrays)
         y = tree_map(lambda t: np.asarray(t) if isinstance(t, np.floating) else t, y)  # of a sum
-        self.results = [t for t in tree_leaves(y) if is_float(t)]
+        self.results = floats_in(y)
         if not self.results:
             raise TypeError(f"the function must return arrays of floats, not {y!r:.80}")
         values = [numbers_of(t) for t in self.results]
         return Run(values, partial(self._pull, arrays, y, values, pull))
 
     def _pull(self, arrays, y, values: list[Array], pull, cotangents, **_) -> Gradients:
-        outputs = [t for t in tree_leaves(y) if is_float(t)]
+        outputs = floats_in(y)
         seeds = [array_like(c, t, dtype_name(t)) for c, t in zip(cotangents, outputs)]
         rest = iter(seeds)
         g = tree_map(lambda t: next(rest) if is_float(t) else None, y)
@@ -146,7 +151,7 @@ class Kernel(Subject):
         reads = lambda t: self.stored(outputs)(t)
         with self.backend.reading(reads) if self.storing else nullcontext():
             y = of_floats(*floats)
-        outputs += [t for t in tree_leaves(y) if is_float(t)]
+        outputs += floats_in(y)
         if not any(map(self.backend.wants_gradient, outputs)):
             raise TypeError("the result is no tensor that can be differentiated")
         rounding = self.rounding
@@ -231,7 +236,7 @@ class Kernel(Subject):
         """Return a function that, inside `stored_run`, moves an array that is a result."""
 
         def moved(t):
-            results = [] if self.storing is None else filter(is_float, tree_leaves(y))
+            results = [] if self.storing is None else floats_in(y)
             if is_float(t) and any(agree(numbers_of(t), numbers_of(r)) for r in results):
                 signs = np.random.default_rng(self.storing // 2).choice([-1, 1], t.shape)
                 signs *= (-1) ** self.storing  # each number moves up in one run, down in another

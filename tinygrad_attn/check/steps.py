@@ -74,9 +74,10 @@ def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
             yield f"has a needless factor {name}", partial(with_factor, of, change, 1)
             yield f"lacks a factor {name}", partial(with_factor, of, change, -1)
     for wrong, right in product(values, values):
-        if wrong == right and values[right].dtype == bool:
+        a, b = values[wrong], values[right]
+        if wrong == right and b.dtype == bool:
             yield f"reads {right} upside down{WHERE}", partial(computed_with, wrong, right)
-        elif wrong != right and alike(values[wrong], values[right]):
+        elif wrong != right and a.shape == b.shape and a.dtype == b.dtype:
             yield f"has {wrong} where {right} belongs{WHERE}", partial(computed_with, wrong, right)
 
 
@@ -93,11 +94,6 @@ def shifted(change, inside, call, i, c, g):
 def with_factor(of, change, power, call, i, c, g):
     """Return the contribution with a factor too many or too few."""
     return c * change(values_of(call, i)[of]) ** power
-
-
-def alike(a: Array, b: Array) -> bool:
-    """Return whether two values may be exchanged."""
-    return a.shape == b.shape and a.dtype == b.dtype
 
 
 def pulled(call: Call, i: int, g: Array, y=None) -> Array:
