@@ -41,10 +41,9 @@ class Trial(NamedTuple):
 
 
 Change = Callable[[Array], Array]
-Lengths = dict[int, int]  # from given lengths of axes to others
 
 
-def resized(kernel: Kernel, new: Lengths):
+def resized(kernel: Kernel, new: dict):
     """Return the operands with other lengths for all axes of some lengths, and no equal numbers."""
     rng, operands = np.random.default_rng(sum([*new, *new.values()])), list(kernel.operands)
     for i, x in enumerate(operands):
@@ -55,7 +54,7 @@ def resized(kernel: Kernel, new: Lengths):
     return operands
 
 
-def is_small(kernel: Kernel, new: Lengths) -> bool:
+def is_small(kernel: Kernel, new: dict) -> bool:
     """Return whether operands and results of other lengths have few elements."""
     shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     return sum(math.prod(new.get(n, n) for n in shape) for shape in shapes) < MOST

@@ -94,7 +94,7 @@ class Case:
             return f"{text}." if abs(k - 1) <= self.rtol else f"{text}; times {k:.6g}."
         return None
 
-    def products(self, f, R=None) -> tuple[Array, Array]:
+    def products(self, f, R=None):
         """Return R, or f's own, and f's right Jacobian, each times a random vector."""
         if f.reference is None:
             direction = np.random.default_rng(0).standard_normal(self.x.shape)
@@ -104,7 +104,7 @@ class Case:
         came = np.ravel(f.pull(g)[self.which]) if R is None else flatten(g) @ R
         return came, np.ravel(f.reference.pull(g)[self.which])
 
-    def right_for(self, text: str, values: dict[int, Array]) -> Finding:
+    def right_for(self, text: str, values: dict) -> Finding:
         """Return the text if R is a multiple of the right Jacobian at other operands."""
         with suppress(Exception):  # f may refuse them
             f = self.at(values)
@@ -113,7 +113,7 @@ class Case:
                 return self.multiple(text, f.jacobian(self.which))
         return None
 
-    def right_only_for(self, values: dict[int, Array]) -> bool:
+    def right_only_for(self, values: dict) -> bool:
         """Return whether the VJP is right at these operands, and wrong at others nearby."""
         nearby = lambda v: v * np.linspace(1, 1.2, v.size).reshape(v.shape) + 0.1
         right = []
@@ -124,7 +124,7 @@ class Case:
                 right.append(b.any() and agree(a, b, self.rtol, self.rtol / 10 * greatest(a)))
         return right == [True, False]
 
-    def factors(self) -> list[tuple[str, Any]]:
+    def factors(self):
         """Return common factors of the rows or columns of a Jacobian, made of x, y and operands."""
         known, others = [], {n: a for n, (k, a) in self.operands.items() if k != self.own}
         for name, a in ({"x": self.x} | others | {"y": self.y}).items():
@@ -133,7 +133,7 @@ class Case:
                     known.append((name, np.broadcast_to(a, v.shape).reshape(shape)))
         return [(text.format(name), f(v)) for text, f in MAPS.items() for name, v in known]
 
-    def at(self, values: dict[int, Any]):
+    def at(self, values: dict):
         """Return the function with other values of some operands."""
         return self.f.replaced([values.get(k, a) for k, a in enumerate(self.f.operands)])
 

@@ -232,11 +232,6 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def layout_of_g(f: Subject) -> Finding:
-    """Find a VJP that depends on how the incoming gradient lies in memory."""
-    return unlike(f, layouts_of_g(f))
-
-
 def layouts_of_g(f: Subject) -> Iterator[Trial]:
     """Compare the gradients for each layout of g with those for a contiguous copy."""
     for layout, change in LAYOUTS.items():

@@ -190,10 +190,10 @@ class Kernel(Subject):
 
         Where the errors of single steps cannot be had, those of the inputs stand for them.
         """
-        twice = lambda x: rounding.moved(rounding.moved(x))
-        move = rounding.moved if self.library == "numpy" else twice
+        moved, of_steps = rounding.moved, self.library == "numpy"
+        move = moved if of_steps else lambda x: moved(moved(x))
         without = self.without_effect
-        self.rounding = rounding if self.library == "numpy" else None
+        self.rounding = rounding if of_steps else None
         try:
             with self.at([move(x) for x in self.inputs]), plain():
                 run, _ = self.run_in_steps(without)

@@ -44,9 +44,7 @@ class Mistaken(Op):
         return [(i, wrong(i, c)) for i, c in self.op.pull(y, g, *options)]
 
 
-def missing(call: Call, i: int, contribution: Array, g: Array) -> Array:
-    """Return a contribution of zeros."""
-    return np.zeros_like(contribution)
+missing: Mistake = lambda call, i, contribution, g: np.zeros_like(contribution)
 
 
 # ---- mistakes of a step other than that its contribution is counted too often
@@ -149,8 +147,12 @@ def edges_of(calls: list[Call], single: bool = True) -> list[tuple[list[Call], i
             loops.setdefault(call.name, []).append(call)
     groups = [[call] for call in calls if single]
     groups += [group for group in loops.values() if len(group) > 1 or not single]
-    numbers = lambda call: [i for i, x in enumerate(call.inputs) if getattr(x, "_tracked", False)]
-    return [(group, i) for group in groups for i in numbers(group[0])]
+    return [
+        (group, i)
+        for group in groups
+        for i, x in enumerate(group[0].inputs)
+        if getattr(x, "_tracked", False)
+    ]
 
 
 class Steps:

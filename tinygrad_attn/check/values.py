@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
-
-from .report import Array
 
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
@@ -20,7 +17,7 @@ MAPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable, Array]]:
+def rearrangements(shape: tuple[int, ...]):
     """Yield ways to put elements at other indices by mistake.
 
     Each is a kind of mistake, what was done, a function that does it, and a mask of the elements
@@ -45,7 +42,7 @@ def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable,
         yield "shifted by one", how, partial(np.roll, shift=by, axis=axis), inside
 
 
-NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and what it means
+NORMAL = {  # what an operand has, a change, and what it means
     "mean 0": (
         lambda a, axis: a - a.mean(axis, keepdims=True),
         "a mean along this axis is left out, or subtracted where it should not be",
