@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,6 +120,15 @@ class Backend:
         return listener.changed
 
 
+def backend_of(torch: bool) -> Backend:
+    """Return the access to the tensors of torch, or of this package."""
+    if torch:
+        from .torch_backend import TorchBackend
+
+        return TorchBackend()
+    return Backend()
+
+
 def rewrite(array, before: Array) -> None:
     """Restore the values of an array if they have changed."""
     if isinstance(array, Array) and array.tobytes() != before.tobytes():
@@ -153,6 +163,5 @@ class Replaced(Listener):
     changed = False
 
     def replaced(self, x, before, after) -> None:
-        old, new = tree_leaves(before), tree_leaves(after)
-        same = (agree(array_of(a), array_of(b), 1e-9) for a, b in zip(old, new))
-        self.changed |= len(old) != len(new) or not all(same)
+        old, new = ([*map(array_of, tree_leaves(gradients))] for gradients in (before, after))
+        self.changed |= len(old) != len(new) or not all(map(partial(agree, rtol=1e-9), old, new))

@@ -11,7 +11,7 @@ import numpy as np
 from .explain import Finding, of_elements, wrong_slope
 from .kernel import Kernel
 from .measure import Limits, all_entries
-from .report import Entry, greatest, worst_of
+from .report import Entry, greatest, worst_of, wrong_among
 from .rounding import UNIT
 
 
@@ -21,8 +21,12 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
     if finding := lost(entry, elsewhere):
         return finding
     if wide := widened(kernel):
-        if not any(e.wrong.any() for e in all_entries(wide, limits)):
-            return imprecise(kernel, entry)
+        if not wrong_among(all_entries(wide, limits)):
+            return (
+                f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is "
+                "larger than rounding explains. Keep sums and statistics in float32, and look for "
+                "numbers that cancel, underflow or overflow."
+            )
         kernel = wide
     if entry.name.startswith("result"):
         return (
@@ -53,9 +57,8 @@ def widened(kernel: Kernel) -> Kernel | None:
     """Return the kernel in float64, if it computes in float64."""
     if kernel.dtype == "float64":
         return None
-    f, vjp, like, make = kernel.f, kernel.vjp, kernel.like, kernel.make_reference
     with suppress(Exception):
-        wide = Kernel(f, vjp, like, "float64", make, list(kernel.operands))
+        wide = kernel.replaced(list(kernel.operands), "float64")
         wide.cotangents = kernel.cotangents
         # Inside, it may compute in float32 for every input.
         wide.rounds_to, wide.precision = "float32", UNIT["float32"]
@@ -87,12 +90,3 @@ def constant(kernel: Kernel, entry: Entry) -> Finding:
             "as outside the root."
         )
     return None
-
-
-def imprecise(kernel: Kernel, entry: Entry) -> str:
-    """Explain an error that the kernel does not make in float64."""
-    return (
-        f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is larger "
-        "than rounding explains. Keep sums and statistics in float32, and look "
-        "for numbers that cancel, underflow or overflow."
-    )

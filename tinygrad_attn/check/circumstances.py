@@ -20,12 +20,12 @@ import numpy as np
 from .causes import how, widened
 from .explain import Finding
 from .faults import refuses
-from .kernel import Kernel
+from .kernel import Kernel, of_jax
 from .measure import Limits, all_entries
-from .report import Array, Entry, Report
+from .report import Array, Entry, Report, wrong_among
 
-MOST, LONGEST = 2**15, 2**12  # elements of all arrays, and of an axis, in a long run
-SLOW = 1.0  # seconds that a long run may take, so that no kernel is tried for minutes
+MOST, LONGEST = 2**16, 2**12  # elements of all arrays, and of an axis, in a long run
+SLOW = 0.5  # seconds that a long run may take, so that no kernel is tried for minutes
 EXCESS = 8.0  # times what rounding explains: less is no fault of a kernel that is right in float64
 SHORT = 48  # the length to which axes are cut, for all circumstances but long axes
 
@@ -37,37 +37,27 @@ class Trial(NamedTuple):
     name: str
     kernel: Kernel
     entries: list[Entry]
-
-    @property
-    def off(self) -> list[Entry]:
-        return [e for e in self.entries if e.wrong.any()]
+    off: list[Entry]  # those that are wrong
 
 
 Change = Callable[[Array], Array]
 
 
-def of_gradients(dtype: str) -> dict[str, Change]:
-    """Return incoming gradients of other sizes, by name."""
-    large = 2.0**8 if dtype == "float16" else 2.0**30
-    one_hot = lambda g, at: (np.arange(g.size) == at).reshape(g.shape) * 1.0
-    return {
-        "zero": lambda g: 0 * g,
-        "tiny": lambda g: g / large,
-        "huge": lambda g: g * large,
-        "one-hot, with a 1 at the first element": lambda g: one_hot(g, 0),
-        "one-hot, with a 1 at the last element": lambda g: one_hot(g, g.size - 1),
-    }
-
-
-def resized(kernel: Kernel, old: int, new: int):
-    """Return the operands with another length for all axes of one length, and no equal numbers."""
-    rng, operands = np.random.default_rng(old + new), list(kernel.operands)
+def resized(kernel: Kernel, new: dict):
+    """Return the operands with other lengths for all axes of some lengths, and no equal numbers."""
+    rng, operands = np.random.default_rng(sum([*new, *new.values()])), list(kernel.operands)
     for i, x in enumerate(operands):
-        if isinstance(x, Array) and old in x.shape:
-            for axis in [axis for axis, n in enumerate(x.shape) if n == old]:
-                x = x.take(np.arange(new) % max(1, old), axis)
+        if isinstance(x, Array) and any(n in new for n in x.shape):
+            for axis, n in enumerate(x.shape):
+                x = x.take(np.arange(new.get(n, n)) % max(1, n), axis)
             operands[i] = x * rng.uniform(0.5, 1.5, x.shape) if x.dtype.kind == "f" else x
     return operands
+
+
+def is_small(kernel: Kernel, new: dict) -> bool:
+    """Return whether operands and results of other lengths have few elements."""
+    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
+    return sum(math.prod(new.get(n, n) for n in shape) for shape in shapes) < MOST
 
 
 def lengths(kernel: Kernel) -> list[int]:
@@ -80,20 +70,19 @@ def shortened(kernel: Kernel) -> Kernel:
     for n in lengths(kernel):
         if n > SHORT:
             with suppress(Exception):
-                kernel = kernel.replaced(resized(kernel, n, SHORT))
+                kernel = kernel.replaced(resized(kernel, {n: SHORT}))
     return kernel
 
 
 def long(kernel: Kernel, n: int, report: Report) -> int:
     """Return the largest multiple of a length that the kernel takes and that few elements allow."""
-    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     longest = n
-    for by in (2**e for e in range(1, 12)):
-        if n * by > LONGEST or sum(math.prod(s) * by ** s.count(n) for s in shapes) >= MOST:
+    for by in (4**e for e in range(1, 6)):  # few, as JAX compiles each op again for each shape
+        if n * by > LONGEST or not is_small(kernel, {n: n * by}):
             break
         started = time.process_time()
         with suppress(Exception):
-            kernel.replaced(resized(kernel, n, n * by))
+            kernel.replaced(resized(kernel, {n: n * by}))
             longest = n * by
         if (seconds := time.process_time() - started) > SLOW:
             text = f"not tried: axes of more than {n * by} elements, as a run took {seconds:.1f} s."
@@ -102,32 +91,54 @@ def long(kernel: Kernel, n: int, report: Report) -> int:
     return longest
 
 
-def circumstances(kernel: Kernel, report: Report, wrong: list[Trial]):
+def others(n: int) -> list[int]:
+    """Return other lengths of an axis: odd ones, the next multiple of a block and beyond."""
+    new = n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3
+    # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
+    return [max(m, 2) for m in new]
+
+
+def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: list[Trial]):
     """Yield (group, name, operands, change of the incoming gradient).
 
-    Long axes take time, so they come last, and only if no trial has been wrong.
+    Single axes have other lengths only if a trial fails in which all have. Long axes take time, so
+    they come last, and only if no trial has been wrong.
     """
     same: Change = lambda g: g
-    if kernel.reference is not None:
-        for name, change in of_gradients(kernel.dtype).items():
-            yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
+    large = 2.0**8 if kernel.dtype == "float16" else 2.0**30
+    gradients: dict[str, Change] = {
+        "zero": lambda g: 0 * g,
+        "tiny": lambda g: g / large,
+        "huge": lambda g: g * large,
+        "one-hot, with a 1 at the last element": lambda g: (
+            1.0 * (np.arange(g.size) == g.size - 1).reshape(g.shape)
+        ),
+    }
+    for name, change in gradients.items() if kernel.reference else ():
+        yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
     own = getattr(kernel.reference, "f", kernel) is kernel.f  # and may have an eps of its dtype
     for n in (16,) if own else (16, 256, 4096):
         operands = [x / n if i in kernel.checked else x for i, x in enumerate(kernel.operands)]
         yield "inputs", f"the inputs are {n} times smaller", operands, same
-    for i, j in combinations(kernel.checked if kernel.takes_twice else (), 2):
+    come_apart = kernel.vjp is not None and not of_jax(kernel.vjp)  # the gradients of one array
+    for i, j in combinations(kernel.checked if come_apart else (), 2):
         operands = list(kernel.operands)
         if operands[i].shape == operands[j].shape:
             operands[j] = operands[i]
             yield "same array", f"inputs {i} and {j} are the same array", operands, same
-    for n in lengths(kernel):
-        others = [n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3]
-        # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
-        for m in dict.fromkeys(m for m in others if m > 1 and m != n):
-            yield f"length {n}", str(m), resized(kernel, n, m), same
-    for n in lengths(kernel):
+    given = lengths(kernel)
+    several = [dict(zip(given, new)) for new in zip(*map(others, given))]
+    for new in several:
+        if len(new) > 1 and is_small(kernel, new):
+            name = f"the axes have {some(new.values())} elements"
+            yield "length", name, resized(kernel, new), same
+    if sum(t.group == "length" and not t.off for t in trials) < len(several):  # which axis is it?
+        for n in given:
+            for m in dict.fromkeys(others(n)):
+                yield f"length {n}", str(m), resized(kernel, {n: m}), same
+    for n in given:
         if not wrong and (m := long(kernel, n, report)) > n:
-            operands = resized(kernel, n, m)
+            operands = resized(kernel, {n: m})
             yield f"length {n}", str(m), operands, np.abs
             # Sums of positive numbers stop growing in low precision.
             positive = [np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)]
@@ -136,27 +147,28 @@ def circumstances(kernel: Kernel, report: Report, wrong: list[Trial]):
 
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     """Find circumstances in which a kernel is wrong that is right for the given inputs."""
-    trials, wrong, failures, short = list[Trial](), list[Trial](), list[str](), shortened(kernel)
-    for group, name, operands, change in circumstances(short, report, wrong):
-        offered = short.is_offered(operands)
+    trials, wrong, short = list[Trial](), list[Trial](), shortened(kernel)
+    failed: Finding = None
+    for group, name, operands, change in circumstances(short, report, trials, wrong):
         try:
             with warnings.catch_warnings(action="ignore"):
                 subject = short.replaced(list(operands))
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
                 entries = all_entries(subject, limits._replace(groups=1))
-                trials.append(trial := Trial(group, name, subject, entries))
+                trials.append(trial := Trial(group, name, subject, entries, wrong_among(entries)))
                 wrong += [trial] if trial.off and not is_rounding(trial, limits) else []
         except OverflowError:
             continue
         except Exception as failure:
             text = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]:.80}"
-            if offered and not refuses(failure):
-                failures.append(f"{group}: fails at {name}: {text}")
-            elif group.startswith("length"):
+            if short.is_offered(operands) and not refuses(failure):
+                failed = f"{group}: fails at {name}: {text}"
+            elif group.startswith("length "):
                 report.notes.append(f"not offered: axes of {name} elements ({text})")
     if not wrong:
-        return failures[0] if failures else None
+        return failed
+    wrong = [trial for trial in wrong if trial.group != "length"] or wrong
     first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
     report.entries = first.entries
     return f"{where(trials, wrong)} {how(first.kernel, first.off, limits, True)}"
@@ -172,20 +184,22 @@ def is_rounding(trial: Trial, limits: Limits) -> bool:
     ):
         return False
     wide = widened(trial.kernel)
-    return wide is not None and not any(e.wrong.any() for e in all_entries(wide, limits))
+    return wide is not None and not wrong_among(all_entries(wide, limits))
 
 
 def where(trials: list[Trial], wrong: list[Trial]) -> str:
     """Say in which circumstances the kernel is wrong."""
     group = wrong[0].group
-    if not group.startswith("length"):
+    if not group.startswith("length "):
         names = ", or ".join(trial.name for trial in wrong if trial.group == group)
         return f"{group}: right for the given inputs, and wrong when {names}."
     n = int(group.split()[1])
     bad = {int(t.name) for t in wrong if t.group == group}
     right = {n} | {int(t.name) for t in trials if t.group == group} - bad
-    text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
-    text += f"and wrong with {some(bad)}"
+    text = (
+        f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
+        f"and wrong with {some(bad)}"
+    )
     block = math.gcd(*right)
     if block > 1 and all(m % block for m in bad):
         return (

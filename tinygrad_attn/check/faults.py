@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import quoted
 from ..nn.calls import dotted_name
 from .explain import Finding
-from .report import Array, Report, agree, greatest
+from .report import Array, Report, agree, greatest, largest_finite
 from .subject import Gradients, GraphSubject, OpSubject, Subject
 
 Test = Callable[[Any], Finding]
@@ -28,7 +28,7 @@ def alike(f, expected: Gradients, came: Gradients) -> bool:
     """
     rtol, atol = max(1e-6, 16 * f.precision), max(1e-9, 16 * f.precision)
     pairs = [(a, 0 * a if b is None else b) for a, b in zip(expected, came) if a is not None]
-    sizes = [greatest(a[np.isfinite(a)]) for a, _ in pairs]
+    sizes = [largest_finite(a) for a, _ in pairs]
     size = 1e-3 * max([*sizes, *map(greatest, f.cotangents)])  # what is 0 is a rest of it
     if all(agree(b, a, rtol, atol * (size + own)) for (a, b), own in zip(pairs, sizes)):
         return True
@@ -52,7 +52,7 @@ def unrepeatable(f: Subject) -> Finding:
     """Find outputs that differ between two runs on the same inputs by more than rounding."""
     again, u = f.run().values, 64 * f.precision
     if len(again) == len(f.values) and all(
-        agree(a, b, u, u * greatest(b[np.isfinite(b)])) for a, b in zip(again, f.values)
+        agree(a, b, u, u * largest_finite(b)) for a, b in zip(again, f.values)
     ):
         return None
     return (
@@ -220,13 +220,6 @@ STRIDES = (
 )
 
 
-def read_only(c: Array) -> Array:
-    """Return a copy that cannot be written to."""
-    c = c.copy()
-    c.flags.writeable = False
-    return c
-
-
 AS = "expanded (stride 0)"
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
     f"{AS}, as .sum().backward() makes it": lambda c: np.broadcast_to(1.5, c.shape),
@@ -235,13 +228,8 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "transposed in memory, as in x.T": lambda c: c.copy(order="F"),
     "strided, as a part of a larger array": lambda c: np.stack([c, c], axis=-1)[..., 0],
     "reversed (negative strides), as in x[::-1]": lambda c: np.flip(np.flip(c).copy()),
-    "read-only": read_only,
+    "read-only": lambda c: np.broadcast_to(c.copy(), c.shape),
 }
-
-
-def layout_of_g(f: Subject) -> Finding:
-    """Find a VJP that depends on how the incoming gradient lies in memory."""
-    return unlike(f, layouts_of_g(f))
 
 
 def layouts_of_g(f: Subject) -> Iterator[Trial]:

@@ -15,14 +15,14 @@ from ..errors import describe
 from ..tree import tree_leaves
 from . import faults
 from .arrays import dtype_name, is_array
-from .backend import Array, Backend
+from .backend import Array, Backend, backend_of
 from .causes import how
 from .circumstances import shortened, wrong_elsewhere
 from .explain import Finding, of_elements, off_entries, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
 from .kernel import Kernel, is_float, reference_of
 from .measure import SMALL, Limits, all_entries
-from .report import Diagnosis, Report, greatest, worst_of
+from .report import Diagnosis, Report, largest_finite, worst_of, wrong_among
 from .rounding import UNIT
 from .state import restored
 from .subject import GraphSubject, flatten
@@ -144,11 +144,8 @@ def gradgradcheck(f, inputs=(), **options) -> Report:
 def _backend(f, inputs, params) -> Backend:
     torch: Any = sys.modules.get("torch")
     objects = [f, *tree_leaves([inputs, params])]
-    if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in objects):
-        from .torch_backend import TorchBackend
-
-        return TorchBackend()
-    return Backend()
+    kinds = (torch.Tensor, torch.nn.Module) if torch else ()
+    return backend_of(any(isinstance(t, kinds) for t in objects))
 
 
 def _collect(f, inputs, params, backend: Backend):
@@ -212,11 +209,12 @@ def _faults(subject, limits: Limits, report: Report) -> Iterator[Finding]:
     # This comes first, because a VJP may write into its arguments.
     yield accuse(report, probe, faults.inconsistent)
     yield tested(faults.shared_state)
-    yield tested(faults.layout_of_g)  # an op that the backend does not list is tested only here
+    # An op that the backend does not list is tested only here.
+    yield tested(lambda f: faults.unlike(f, faults.layouts_of_g(f)))
     yield tested(faults.modified)  # by a VJP
     report.entries = all_entries(subject, limits)
     _note(report, subject)
-    yield _explanation(report, subject, limits)
+    yield _explanation(report, subject, probe, limits)
     if all(e.missing for e in report.entries):
         yield "gradient missing: the result is not connected to any input, and depends on none."
     yield faults.through_infinity(subject)
@@ -228,8 +226,11 @@ def _faults(subject, limits: Limits, report: Report) -> Iterator[Finding]:
         yield _wrong_elsewhere(subject, limits, report)
 
 
-def _explanation(report: Report, subject, limits: Limits) -> Finding:
-    """Explain why a gradient is wrong or cannot be measured, if any."""
+def _explanation(report: Report, subject, probe, limits: Limits) -> Finding:
+    """Explain why a gradient is wrong or cannot be measured, if any.
+
+    `probe` is the subject, or a kernel with shorter axes, for which mistakes are explained faster.
+    """
     if report:
         return None
     both = subject.values, [e.analytic for e in report.entries]
@@ -238,11 +239,10 @@ def _explanation(report: Report, subject, limits: Limits) -> Finding:
             "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
             "other inputs, or find the op with ta.detect_anomaly()."
         )
-    if off := isinstance(subject, Kernel) and [e for e in report.entries if e.wrong.any()]:
-        short = shortened(subject)  # the mistake is explained faster for small arrays
-        off_short = [e for e in all_entries(short, limits) if e.wrong.any()]
-        return how(short, off_short, limits) if off_short else how(subject, off, limits)
-    if not any(e.wrong.any() for e in report.entries):
+    if off := isinstance(subject, Kernel) and wrong_among(report.entries):
+        off_probe = wrong_among(all_entries(probe, limits))
+        return how(probe, off_probe, limits) if off_probe else how(subject, off, limits)
+    if not wrong_among(report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
     worst: Any = report.worst
@@ -301,7 +301,7 @@ def _note(report: Report, subject) -> None:
 
 def _wrong_elsewhere(subject: GraphSubject, limits: Limits, report: Report) -> Finding:
     """Find a gradient that is wrong only near the inputs, or only for a small result."""
-    sizes = [greatest(y[np.isfinite(y)]) for y in subject.values]
+    sizes = [*map(largest_finite, subject.values)]
     for c, size in zip(subject.cotangents, sizes):  # so that no error looks like rounding
         c *= min(max(sizes) / size, 1e12) if size else 1.0
     for by in (0.0, 0.1, 0.1, 0.1):  # a single trial might miss it

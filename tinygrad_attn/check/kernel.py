@@ -6,8 +6,8 @@ Its values and gradients are compared with those of a plain reference, as far as
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 from ..engine import Op, plain, tensor_of
 from ..tree import tree_leaves, tree_map
 from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
-from .backend import Backend
-from .report import Array, Entry, agree, deviation, greatest
+from .backend import Backend, Call, backend_of
+from .report import Array, Entry, agree, deviation, greatest, largest_finite, wrong_among
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
 from .subject import Gradients, Run, Subject, flatten, results_of
 
@@ -26,6 +26,11 @@ from .subject import Gradients, Run, Subject, flatten, results_of
 def is_float(x) -> bool:
     """Return whether x is an array of floats of any library."""
     return is_array(x) and dtype_name(x) in UNIT
+
+
+def floats_in(tree) -> list[Any]:
+    """Return the arrays of floats in a tree."""
+    return list(filter(is_float, tree_leaves(tree)))
 
 
 class Kernel(Subject):
@@ -38,7 +43,7 @@ class Kernel(Subject):
 
     argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
-    storing: int | None = None  # the number of a sample, inside `stored_run`
+    storing: Any = None  # the number of a sample, inside `stored_run`
 
     def __init__(
         self,
@@ -62,22 +67,15 @@ class Kernel(Subject):
         super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
-    def replaced(self, operands) -> Kernel:
-        make = self.make_reference
-        return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
-
-    @property
-    def takes_twice(self) -> bool:
-        """Whether one array may be passed for two inputs: the gradients come apart."""
-        return self.vjp is not None and not of_jax(self.vjp)
+    def replaced(self, operands, dtype: str = "") -> Kernel:
+        make, dtype = self.make_reference, dtype or self.dtype
+        return Kernel(self.f, self.vjp, self.like, dtype, make, operands, self.seed)
 
     def is_offered(self, operands) -> bool:
         """Return whether the reference, or without one the function itself, takes the operands."""
         with suppress(Exception):
-            if self.make_reference:
-                self.make_reference(list(operands))
-            else:
-                self.recorded(self.arrays(operands))
+            run = self.make_reference or (lambda operands: self.recorded(self.arrays(operands)))
+            run(list(operands))
             return True
         return False
 
@@ -110,30 +108,26 @@ class Kernel(Subject):
 
     def run(self) -> Run:
         arrays = self.arrays(self.filled(self.operands, self.inputs))
-        if self.rounding and self.library == "numpy":
+        if self.rounding:
             moving = [self.rounding.rounded(arrays[i]) for i in self.checked]
             arrays = self.filled(arrays, moving)
-        before = [numbers_of(arrays[i]) for i in self.checked]
-        y, pull = self.recorded(arrays)
-        reported([arrays[i] for i in self.checked], before, self.inputs)
+        with reporting([arrays[i] for i in self.checked], self.inputs):
+            y, pull = self.recorded(arrays)
         y = tree_map(lambda t: np.asarray(t) if isinstance(t, np.floating) else t, y)  # of a sum
-        self.results = [t for t in tree_leaves(y) if is_float(t)]
+        self.results = floats_in(y)
         if not self.results:
             raise TypeError(f"the function must return arrays of floats, not {y!r:.80}")
         values = [numbers_of(t) for t in self.results]
         return Run(values, partial(self._pull, arrays, y, values, pull))
 
     def _pull(self, arrays, y, values: list[Array], pull, cotangents, **_) -> Gradients:
-        outputs = [t for t in tree_leaves(y) if is_float(t)]
+        outputs = floats_in(y)
         seeds = [array_like(c, t, dtype_name(t)) for c, t in zip(cotangents, outputs)]
         rest = iter(seeds)
         g = tree_map(lambda t: next(rest) if is_float(t) else None, y)
         floats = [arrays[i] for i in self.checked]
-        seen, numbers = [*seeds, *outputs, *floats], [*cotangents, *values, *self.inputs]
-        before = list(map(numbers_of, seen))
-        gradients = self.aligned(pull(g))
-        reported(seen, before, numbers)
-        return gradients
+        with reporting([*seeds, *outputs, *floats], [*cotangents, *values, *self.inputs]):
+            return self.aligned(pull(g))
 
     def recorded(self, arrays):
         """Run the kernel, and return its result and the function that pulls gradients back."""
@@ -157,12 +151,11 @@ class Kernel(Subject):
         reads = lambda t: self.stored(outputs)(t)
         with self.backend.reading(reads) if self.storing else nullcontext():
             y = of_floats(*floats)
-        outputs += [t for t in tree_leaves(y) if is_float(t)]
+        outputs += floats_in(y)
         if not any(map(self.backend.wants_gradient, outputs)):
             raise TypeError("the result is no tensor that can be differentiated")
-        seed: Callable[[Any], Any] = lambda c: c
-        if (rounding := self.rounding) and self.library == "numpy":
-            seed = lambda c: tensor_of(rounding.rounded(rounding.moved(c)))
+        rounding = self.rounding
+        seed = lambda c: tensor_of(rounding.rounded(rounding.moved(c))) if rounding else c
         return y, lambda g: self.backend.gradient(outputs, floats, [*map(seed, tree_leaves(g))])
 
     @property
@@ -172,11 +165,7 @@ class Kernel(Subject):
 
     @property
     def backend(self) -> Backend:
-        if self.library == "torch":
-            from .torch_backend import TorchBackend
-
-            return TorchBackend()
-        return Backend()
+        return backend_of(self.library == "torch")
 
     def aligned(self, gradients) -> Gradients:
         """Return one gradient, or None, for each input that is checked."""
@@ -201,20 +190,25 @@ class Kernel(Subject):
 
         Where the errors of single steps cannot be had, those of the inputs stand for them.
         """
-        twice = lambda x: rounding.moved(rounding.moved(x))
-        move = rounding.moved if self.library == "numpy" else twice
+        moved, of_steps = rounding.moved, self.library == "numpy"
+        move = moved if of_steps else lambda x: moved(moved(x))
         without = self.without_effect
-        self.rounding = rounding
+        self.rounding = rounding if of_steps else None
         try:
-            with self.at([move(x) for x in self.inputs]), plain():  # no kernel hides a step
-                with self.backend.watch() as calls:
-                    run = self.run()
-                for k in without:
-                    calls[k].result._node.op = Constant(lambda: None)
+            with self.at([move(x) for x in self.inputs]), plain():
+                run, _ = self.run_in_steps(without)
                 gradients = self.pull([move(c) for c in cotangents], run)
                 return results_of(self, run.values, gradients)
         finally:
             self.rounding = None
+
+    def run_in_steps(self, without: Sequence[int] = ()) -> tuple[Run, list[Call]]:
+        """Return a run and its steps, some of which have no gradient."""
+        with plain(), self.backend.watch() as calls:  # no kernel hides a step
+            run = self.run()
+        for k in without:
+            calls[k].result._node.op = Constant(lambda: None)
+        return run, calls
 
     @cached_property
     def without_effect(self) -> list[int]:
@@ -222,32 +216,33 @@ class Kernel(Subject):
 
         They would hide that exp(scores - logsumexp) does not add up to 1 for rounded scores.
         """
-        if self.library != "numpy":
-            return []
-        with plain(), self.backend.watch() as calls:
-            run = self.run()
-        right, found = flatten(results_of(self, [], self.pull(self.cotangents, run))), list[int]()
-        for k, call in enumerate(calls):
-            if call.name in ("max", "maximum") and (node := call.result._node):
-                op, node.op = node.op, Constant(lambda: None)
-                came = flatten(results_of(self, [], self.pull(self.cotangents, run)))
-                if agree(came, right, 0, 1e-9 * greatest(right)):
-                    found.append(k)
-                else:
-                    node.op = op
+        found, maxima = list[int](), dict[Any, list[int]]()  # by line: a loop may have thousands
+        if self.library == "numpy":
+            for k, call in enumerate(self.run_in_steps()[1]):
+                if call.name in ("max", "maximum") and call.result._node:
+                    maxima.setdefault(call.place, []).append(k)
+
+        def gradients(without: list[int]) -> Array:
+            pulled = self.pull(self.cotangents, self.run_in_steps(without)[0])
+            return flatten(results_of(self, [], pulled))
+
+        for numbers in maxima.values():
+            right = gradients(found)
+            if agree(gradients(found + numbers), right, 0, 1e-9 * greatest(right)):
+                found += numbers
         return found
 
     def stored(self, y):
         """Return a function that, inside `stored_run`, moves an array that is a result."""
 
         def moved(t):
-            if self.storing is None or not is_float(t):
-                return t
-            values, results = numbers_of(t), [r for r in tree_leaves(y) if is_float(r)]
-            if any(agree(values, numbers_of(r)) for r in results):
-                signs = np.random.default_rng(self.storing // 2).choice([-1, 1], values.shape)
+            results = [] if self.storing is None else floats_in(y)
+            if is_float(t) and any(agree(numbers_of(t), numbers_of(r)) for r in results):
+                signs = np.random.default_rng(self.storing // 2).choice([-1, 1], t.shape)
                 signs *= (-1) ** self.storing  # each number moves up in one run, down in another
-                return array_like(values * (1 + signs * UNIT[self.rounds_to]), t, dtype_name(t))
+                return array_like(
+                    numbers_of(t) * (1 + signs * UNIT[self.rounds_to]), t, dtype_name(t)
+                )
             return t
 
         return moved
@@ -263,21 +258,23 @@ class Kernel(Subject):
         finally:
             self.storing = None
 
-    def samples(self) -> list[list[Array]]:
-        """Return the results and gradients of runs of the reference with rounding errors."""
-        rounding = Rounding(self.rounds_to, self.rng)
-        return [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
+    def rounded_runs(self, came: list[Array]) -> Iterator[list[list[Array]]]:
+        """Yield runs of the reference with rounding errors: none, some, and some with more errors.
 
-    def with_stored(self, samples: list[list[Array]], came: list[Array]) -> list[list[Array]]:
-        """Add to runs of the reference what rounding of stored results does to this kernel."""
-        moves = [zip(s, self.stored_run(k), came) for k, s in enumerate(samples)]
-        return [[s + np.where(np.isfinite(m - a), m - a, 0) for s, m, a in row] for row in moves]
+        The last also have what rounding of stored results does to this kernel.
+        """
+        yield []
+        rounding = Rounding(self.rounds_to, self.rng)
+        runs = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
+        yield runs
+        moves = [zip(run, self.stored_run(k), came) for k, run in enumerate(runs)]
+        yield [[r + np.where(np.isfinite(m - a), m - a, 0) for r, m, a in row] for row in moves]
 
     def compared(self, came: list[Array], samples: list[list[Array]]) -> list[Entry]:
         """Compare results and gradients with those of the reference, and say what is allowed."""
         right, results = self.reference.pulled(self.cotangents), len(self.values)
         names = [f"result {k}" for k in range(results)] + self.names
-        largest = max(greatest(a[np.isfinite(a)]) for a in right)
+        largest = max(map(largest_finite, right))
         if largest > LARGEST[self.dtype] / 8 and not all(np.isfinite(a).all() for a in came):
             raise OverflowError(
                 f"the result or a gradient is {largest:.1g}, too large: {self.dtype}"
@@ -291,19 +288,19 @@ class Kernel(Subject):
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
         came = self.pulled(self.cotangents)
-        entries = self.compared(came, [])  # without runs, which only allow more
-        if any(e.wrong.any() for e in entries):
-            entries = self.compared(came, samples := self.samples())
-        if any(e.wrong.any() for e in entries):
-            entries = self.compared(came, self.with_stored(samples, came))
+        for runs in self.rounded_runs(came):
+            entries = self.compared(came, runs)
+            if not wrong_among(entries):
+                break
         return entries
 
     @cached_property
     def noise(self) -> list[float]:
         """How far rounding may move each gradient, and each result."""
         came, results = self.pulled(self.cotangents), len(self.values)
-        entries = self.compared(came, self.with_stored(self.samples(), came))
-        limits = [greatest(e.tolerance[np.isfinite(e.tolerance)]) for e in entries]
+        *_, runs = self.rounded_runs(came)
+        entries = self.compared(came, runs)
+        limits = [largest_finite(e.tolerance) for e in entries]
         return limits[results:] + limits[:results]
 
     def coarse(self) -> list[str]:
@@ -324,8 +321,11 @@ class Constant(Op):
         return []
 
 
-def reported(arrays, before: Sequence[Array], numbers: Sequence[Array]) -> None:
-    """Write what a kernel has changed in its arrays into their numbers, for the checks."""
+@contextmanager
+def reporting(arrays, numbers: Sequence[Array]) -> Iterator[None]:
+    """Write what a kernel changes in its arrays into their numbers, for the checks."""
+    before = list(map(numbers_of, arrays))
+    yield
     for t, old, number in zip(arrays, before, numbers):
         now = numbers_of(t)
         if not agree(now, old):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .report import Array, Entry, greatest
+from .report import Array, Entry, greatest, largest_finite
 from .slopes import ROUNDING, Curve
 from .subject import Subject, flatten
 
@@ -57,7 +57,7 @@ def entry_of(f: Subject, which: int, analytic: Array | None, limits: Limits) -> 
     x = f.inputs[which]
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
-    size, scale = f.total(flatten(f.values), np.linalg.norm), greatest(a[np.isfinite(a)])
+    size, scale = f.total(flatten(f.values), np.linalg.norm), largest_finite(a)
     atol = 1e-10 * min(1.0, size) + limits.atol * min(1.0, scale)
     exact = ROUNDING * size / limits.eps <= 1e-3 * (scale or 1.0)
     limits = limits._replace(atol=atol, exact=exact)
@@ -94,7 +94,7 @@ def measured(
     if np.isinf(error):
         return slope._replace(allowed=np.inf, excuse="kink")
     within = slope.off <= slope.allowed + error
-    inaccurate = within and slope.off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
+    inaccurate = within and slope.off > max(1e-9, largest_finite(a) / 4)
     if inaccurate or rough.agrees and not within:  # or the two slopes disagree
         return slope._replace(allowed=np.inf, excuse="precision")
     return slope._replace(allowed=slope.allowed + error)

@@ -141,6 +141,11 @@ def worst_of(entries: list[Entry]) -> Entry | None:
     return max(off, key=lambda e: greatest(e.error), default=None)
 
 
+def wrong_among(entries: list[Entry]) -> list[Entry]:
+    """Return the entries with a wrong gradient or result."""
+    return [e for e in entries if e.wrong.any()]
+
+
 def deviation(a: Array, b: Array) -> Array:
     """Return |a - b| for each element, with 0 where both are NaN and Inf where only one is."""
     with np.errstate(all="ignore"):
@@ -164,6 +169,11 @@ def agree(a: Array, b: Array, rtol: float = 0, atol=0) -> bool:
 def greatest(v: Array) -> float:
     """Return the largest absolute value, or 0 for an empty array."""
     return float(np.abs(v).max(initial=0))
+
+
+def largest_finite(v: Array) -> float:
+    """Return the largest finite absolute value, or 0 if there is none."""
+    return greatest(v[np.isfinite(v)])
 
 
 def index_of_largest(v: Array) -> tuple[int, ...]:

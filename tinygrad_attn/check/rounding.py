@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .report import Array, greatest
+from .report import Array, largest_finite
 
 SAMPLES = 4
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -129,7 +129,7 @@ def allowed(right: Array, samples, dtype: str, scale: float) -> Array:
     # Where terms happen to cancel in the reference, another formula may have the errors of others.
     around = np.fmax(rms(-1), rms(None)) if right.ndim else noise
     several = max(1.0, right.size / 100) ** (1 / 8)  # the largest of many errors
-    scale = max(scale, greatest(right[np.isfinite(right)]))  # another formula cancels differently
+    scale = max(scale, largest_finite(right))  # another formula cancels differently
     cancelled = 8 * min(UNIT[dtype], UNIT["float32"]) * scale
     tolerance = ALLOWED * several * (noise + around / 3 + UNIT[dtype] * np.abs(right) + cancelled)
     return np.where(np.isfinite(right), tolerance + 4 * TINY[dtype], np.inf)

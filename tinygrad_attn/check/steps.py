@@ -8,100 +8,113 @@ wrong one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
+from copy import copy
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
-from ..engine import Op
+from ..engine import Op, tensor_of
 from ..errors import quoted
 from .backend import Array, Call, array_of
 from .kernel import Kernel
 from .report import agree, greatest
 from .subject import OpSubject
-from .values import MAPS
+from .values import MAPS, rearrangements
 
 MOST = 80  # of the steps, from the result on
-Pull = Callable[[Array], Array]  # from g to the contribution to the gradient of one operand
-Mistake = Callable[[Call, Pull, Array], Array]  # from the right one and g to a wrong contribution
-
-
-def missing(call: Call, pull: Pull, g: Array) -> Array:
-    """Return a contribution of zeros."""
-    return np.zeros_like(pull(g))
+# From a step, the number of an operand, its right contribution and g to a wrong contribution.
+Mistake = Callable[[Call, int, Array, Array], Array]
+WHERE = ", where y is its result, x this operand, and the others have their numbers"
 
 
 class Mistaken(Op):
-    """The op of a step that makes a mistake in its contribution to one operand."""
+    """The op of a step that makes a mistake in its contribution to operand i, or to all."""
 
-    def __init__(self, call: Call, i: int, mistake: Mistake) -> None:
-        self.op = call.result._node.op
-        vars(self).update(vars(self.op) | {"op": self.op})
+    def __init__(self, call: Call, i: int | None, mistake: Mistake) -> None:
+        op = call.result._node.op
+        vars(self).update(vars(op))
         self.adds_in_place, self.trusted = None, False
-        self.call, self.i, self.mistake = call, i, mistake
+        self.op, self.call, self.i, self.mistake = op, call, i, mistake
 
     def pull(self, y, g, *options):
-        one = lambda g: dict(self.op.pull(y, g, *options))[self.i]
-        pulled = self.op.pull(y, g, *options)
-        return [(i, self.mistake(self.call, one, g) if i == self.i else c) for i, c in pulled]
+        wrong = lambda i, c: self.mistake(self.call, i, c, g) if self.i in (i, None) else c
+        return [(i, wrong(i, c)) for i, c in self.op.pull(y, g, *options)]
 
 
-@contextmanager
-def mistaken(calls: list[Call], i: int, mistake: Mistake) -> Iterator[None]:
-    """Let some calls of an op make a mistake inside the block."""
-    nodes = [call.result._node for call in calls]
-    try:
-        for call, node in zip(calls, nodes):
-            node.op = Mistaken(call, i, mistake)
-        yield
-    finally:
-        for node in nodes:
-            node.op = node.op.op
+missing: Mistake = lambda call, i, contribution, g: np.zeros_like(contribution)
+
+
+# ---- mistakes of a step other than that its contribution is counted too often
 
 
 def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
-    """Yield mistakes of a step other than that its contribution is counted too often."""
-    y = array_of(group[0].result)
-    if y.ndim > 1 and y.shape[-1] == y.shape[-2]:
-        text = "is that of g with its last axes exchanged"
-        yield text, lambda call, pull, g: pull(np.swapaxes(g, -1, -2))
+    """Yield mistakes in the contribution to one operand."""
+    values = values_of(group[0], i)
+    for _, how, change, _ in rearrangements(values["y"].shape):
+        yield f"is that of g {how}", partial(of_other_g, change)
+    for kind, how, change, inside in rearrangements(values["x"].shape):
+        if kind == "shifted by one":
+            yield f"is {how}", partial(shifted, change, inside)
     for by, which in ((1, "one before"), (-1, "one after")) if len(group) > 1 else ():
-        earlier = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
+        others = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
 
-        def of_neighbour(call: Call, pull: Pull, g: Array, calls=earlier) -> Array:
-            if (other := calls.get(id(call))) is None:
-                return missing(call, pull, g)
-            node = other.result._node
-            return dict(getattr(node.op, "op", node.op).pull(other.result, g))[i]
+        def of_neighbour(call, i, c, g, others=others):
+            other = others.get(id(call))
+            return pulled(other, i, g) if other else np.zeros_like(c)
 
         yield f"reads the values of the {which} in the loop", of_neighbour
-    others = [j for j, v in enumerate(group[0].inputs) if j != i and array_of(v).dtype.kind == "f"]
-    known: dict[str, Callable[[Call], Array]] = {
-        "y": lambda call: array_of(call.result),
-        "x": lambda call: array_of(call.inputs[i]),
-    } | {f"operand {j}": lambda call, j=j: array_of(call.inputs[j]) for j in others}
-    for (of, value), (text, change) in product(known.items(), MAPS.items()):
-        name = text.format(of)
-        factor = partial(known_factor, value, change)
-        yield f"has a needless factor {name}", partial(multiplied, factor)
-        yield f"lacks a factor {name}", partial(divided, factor)
+    for (of, v), (form, change) in product(values.items(), MAPS.items()):
+        if v.dtype.kind == "f":
+            name = form.format(of) + WHERE
+            yield f"has a needless factor {name}", partial(with_factor, of, change, 1)
+            yield f"lacks a factor {name}", partial(with_factor, of, change, -1)
+    for wrong, right in product(values, values):
+        a, b = values[wrong], values[right]
+        if wrong == right and b.dtype == bool:
+            yield f"reads {right} upside down{WHERE}", partial(computed_with, wrong, right)
+        elif wrong != right and a.shape == b.shape and a.dtype == b.dtype:
+            yield f"has {wrong} where {right} belongs{WHERE}", partial(computed_with, wrong, right)
 
 
-def known_factor(value: Callable[[Call], Array], change: Callable[[Array], Array], call: Call):
-    """Return a factor that is computed from a value of a step."""
-    return change(value(call))
+def of_other_g(change, call, i, c, g):
+    """Return the contribution of another g."""
+    return pulled(call, i, change(g))
 
 
-def multiplied(factor: Callable[[Call], Array], call: Call, pull: Pull, g: Array) -> Array:
-    """Return a contribution with a factor too many."""
-    return factor(call) * pull(g)
+def shifted(change, inside, call, i, c, g):
+    """Return the contribution moved along an axis, with zeros at the border."""
+    return inside * change(c)
 
 
-def divided(factor: Callable[[Call], Array], call: Call, pull: Pull, g: Array) -> Array:
-    """Return a contribution without a factor."""
-    return pull(g) / factor(call)
+def with_factor(of, change, power, call, i, c, g):
+    """Return the contribution with a factor too many or too few."""
+    return c * change(values_of(call, i)[of]) ** power
+
+
+def pulled(call: Call, i: int, g: Array, y=None) -> Array:
+    """Return the right contribution of a step to the gradient of operand i."""
+    op = call.result._node.op
+    return dict(getattr(op, "op", op).pull(call.result if y is None else y, g))[i]
+
+
+def values_of(call: Call, i: int) -> dict[str, Array]:
+    """Return the operands and the result of a step, by name."""
+    names = ["x" if j == i else f"operand {j}" for j in range(len(call.inputs))]
+    return dict(zip([*names, "y"], map(array_of, [*call.inputs, call.result])))
+
+
+def computed_with(wrong, belongs, call, i, c, g):
+    """Return a contribution that is computed with another value of an operand or of the result."""
+    values, node = values_of(call, i), copy(call.result._node)
+    values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
+    *node.inputs, y = map(tensor_of, values.values())
+    return pulled(call, i, g, tensor_of(y._data, node))
+
+
+# ---- a function and its steps
 
 
 def in_steps(f: Any) -> Kernel | None:
@@ -121,10 +134,10 @@ def in_steps(f: Any) -> Kernel | None:
     return None
 
 
-def edges_of(calls: list[Call], single: bool = True) -> Iterator[tuple[list[Call], int]]:
-    """Yield each step with the number of an operand, and the steps of a loop together.
+def edges_of(calls: list[Call], single: bool = True) -> list[tuple[list[Call], int]]:
+    """Return each step with the number of an operand, and the steps of a loop together.
 
-    If not `single`, the steps of a loop are yielded only together.
+    If not `single`, the steps of a loop are returned only together.
     """
     loops: dict[Any, list[Call]] = {}
     for call in calls:
@@ -132,65 +145,95 @@ def edges_of(calls: list[Call], single: bool = True) -> Iterator[tuple[list[Call
         loops.setdefault((call.name, call.place, shapes), []).append(call)
         if single:  # all means, which may have been divided by the same wrong number
             loops.setdefault(call.name, []).append(call)
-    steps = [[call] for call in calls if single]
-    for group in [*steps, *(g for g in loops.values() if len(g) > 1 or not single)]:
-        for i, x in enumerate(group[0].inputs):
-            if getattr(x, "_tracked", False):
-                yield group, i
+    groups = [[call] for call in calls if single]
+    groups += [group for group in loops.values() if len(group) > 1 or not single]
+    return [
+        (group, i)
+        for group in groups
+        for i, x in enumerate(group[0].inputs)
+        if getattr(x, "_tracked", False)
+    ]
 
 
-def wrong_step(
-    f: OpSubject | Kernel, which: int, simple: bool = True, if_missing: str = "wrong term"
-) -> str | None:
-    """Find a step whose VJP explains the wrong gradient of an input.
+class Steps:
+    """The steps of a function, and the wrong gradient of one of its inputs."""
 
-    If `simple`, its contribution is missing or counted too often, else it has another mistake.
+    def __init__(self, plain: Kernel, f: OpSubject | Kernel, which: int) -> None:
+        self.plain, self.cotangents = plain, f.cotangents
+        self.which = plain.checked.index(f.checked[which])
+        self.run, calls = plain.run_in_steps(plain.without_effect)
+        self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
+        self.limit, self.right = max(2e-3, 24 * f.precision), np.zeros(())
+        self.right = self.effect([], 0, missing)
+        self.error = np.ravel(f.pull(f.cotangents)[which]) - self.right
+
+    def effect(self, group: list[Call], i: int | None, mistake: Mistake) -> Array:
+        """Return what a mistake in some steps adds to the flattened gradient."""
+        nodes = [call.result._node for call in group]
+        try:
+            for call, node in zip(group, nodes):
+                node.op = Mistaken(call, i, mistake)
+            g = self.plain.pull(self.cotangents, self.run)[self.which]
+        finally:
+            for node in nodes:
+                node.op = node.op.op
+        return np.ravel(0 * self.plain.inputs[self.which] if g is None else g) - self.right
+
+    def off(self, explained: Array) -> float:
+        """Return how much of the error is left, as a part of what may be, or else infinity."""
+        floor = self.limit / 20 * greatest(self.right)
+        off = np.linalg.norm(self.error - explained) / np.linalg.norm(self.error) / self.limit
+        return float(off) if off < 1 and everywhere(self.error, explained, floor) else np.inf
+
+
+def steps_of(f: OpSubject | Kernel, which: int) -> Steps | None:
+    """Return the steps of a function, if this package can differentiate it."""
+    plain = in_steps(f) if f.inputs[which].size > 2 else None
+    return Steps(plain, f, which) if plain else None
+
+
+def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
+    """Find a step whose contribution is counted too often or not at all, or two that are added.
+
     `if_missing` is the kind of mistake if it is missing.
     """
-    plain = in_steps(f)
-    if plain is None or f.inputs[which].size < 3:
-        return None
-    position = plain.checked.index(f.checked[which])
-    with plain.backend.watch() as calls:
-        run = plain.run()
-    calls = [call for call in calls if call.result._node][: -MOST - 1 : -1]  # the last first
+    found: list[tuple[tuple, str]] = []
+    edges = edges_of(steps.calls)
+    terms = [steps.effect(group, i, missing) for group, i in edges]
+    single = [(k,) for k in range(len(edges))]
+    pairs = [(k, k + 1) for k, (a, b) in enumerate(pairwise(edges)) if a[0] is b[0]]
+    for numbers in [*single, *pairs]:
+        columns = np.stack([terms[k] for k in numbers], axis=-1)
+        shares = np.linalg.lstsq(columns, steps.error)[0]
+        off = steps.off(columns @ shares)
+        texts = [how_often(1 - share) for share in shares]
+        several = sum("times" in text for text in texts)
+        if off < 1 and several < 2:
+            known = steps.calls if len(texts) == 1 else []
+            names, text = [name_of(*edges[k], known) for k in numbers], texts[0]
+            if len(names) > 1:
+                text += f", and the gradient that passes back through {names[1]}, {texts[1]}"
+            kind = if_missing if texts == ["is missing"] else "wrong term"
+            found.append(((len(names), several, int(10 * off)), sentence(kind, names[0], text)))
+    return min(found, key=lambda one: one[0], default=(0, None))[1]
 
-    def gradient(group: list[Call], i: int, mistake: Mistake) -> Array:
-        with mistaken(group, i, mistake):
-            g = plain.pull(f.cotangents, run)[position]
-        return np.zeros(f.inputs[which].shape) if g is None else g
 
-    right = gradient([], 0, missing)
-    limit, error = max(2e-3, 24 * f.precision), f.pull(f.cotangents)[which] - right
-    found: list[tuple[bool, int, str]] = []
-    with ExitStack() as ignored:
-        for group, i in edges_of(calls):
-            if greatest(gradient(group, i, missing) - right) <= 1e-9 * greatest(right):
-                # It has no effect, as that of the maximum in a stable softmax.
-                ignored.enter_context(mistaken(group, i, missing))
-        edges = [*edges_of(calls, single=simple)]
-        for group, i in edges if simple else edges[::-1]:
-            for text, mistake in [("", missing)] if simple else other_mistakes(group, i):
-                try:
-                    term, share = gradient(group, i, mistake) - right, 1.0
-                except ValueError:  # the shapes do not fit
-                    continue
-                if simple:
-                    share = float(np.sum(term * error) / (np.sum(term**2) or np.inf))
-                    text = how_often(1 - share)
-                off = float(np.linalg.norm(error - share * term) / np.linalg.norm(error))
-                explained = share * term
-                if off < limit and everywhere(error, explained, limit / 20 * greatest(right)):
-                    kind = if_missing if text == "is missing" else "wrong term"
-                    finding = (
-                        f"{kind}: the gradient that passes back through "
-                        f"{name_of(group, i, calls if simple else [])}, "
-                        f"{text}{WHERE * ('factor' in text)}; the rest is right."
-                    )
-                    if not simple:
-                        return finding
-                    found.append(("times" in text, int(10 * off / limit), finding))
-    return min(found, key=lambda one: one[:2], default=(0, 0, None))[2]
+def wrong_value(steps: Steps) -> str | None:
+    """Find a step whose contribution has another mistake."""
+    for group, i in edges_of(steps.calls, single=False)[::-1]:
+        for text, mistake in other_mistakes(group, i):
+            with suppress(Exception):  # the shapes do not fit
+                is_mask = "upside down" in text  # which all operands share
+                if steps.off(steps.effect(group, None if is_mask else i, mistake)) < 1:
+                    kind = "wrong value" if "belongs" in text else "wrong term"
+                    kind = "mask or index" if is_mask else kind
+                    return sentence(kind, name_of(group, i, []), text)
+    return None
+
+
+def sentence(kind: str, name: str, text: str) -> str:
+    """Say what is wrong with a step."""
+    return f"{kind}: the gradient that passes back through {name}, {text}; the rest is right."
 
 
 def name_of(group: list[Call], i: int, calls: list[Call]) -> str:
@@ -204,9 +247,6 @@ def name_of(group: list[Call], i: int, calls: list[Call]) -> str:
         return f"{makers[0].name!r}, called at {quoted(*makers[0].place)}"
     several = f" to its operand {i}" * (len(step.inputs) > 1)
     return f"{step.name!r}{several}, called at {quoted(*step.place)}"
-
-
-WHERE = ", where y is its result, x this operand, and the others have their numbers"
 
 
 def everywhere(error: Array, term: Array, limit: float) -> bool:

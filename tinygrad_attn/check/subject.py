@@ -56,7 +56,7 @@ class Subject:
         self.originals = [x.copy() for x in self.inputs]  # the function may write into its inputs
         with self.at(self.inputs):
             self.values = [np.array(y) for y in self.run().values]
-        self.cotangents = [random_like(y, rng) for y in self.values]
+        self.cotangents = [rng.standard_normal(y.shape) for y in self.values]
         for c, y in zip(self.cotangents, self.values):
             c[np.isinf(y)] = 0  # infinite outputs, such as blocked scores, have no slope
 
@@ -135,8 +135,7 @@ class Subject:
         for c in zeros:
             for flat in range(c.size):
                 c.flat[flat] = 1
-                row = self.pull(zeros, run)[which]
-                rows.append(np.zeros_like(self.inputs[which]) if row is None else row)
+                rows.append(results_of(self, [], self.pull(zeros, run))[which])
                 c.flat[flat] = 0
         return np.stack(rows).reshape(len(rows), -1)
 
@@ -213,8 +212,3 @@ def flatten(arrays: Sequence[Array]) -> Array:
 def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> list[Array]:
     """Return values and gradients as one list, with zeros for missing gradients."""
     return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
-
-
-def random_like(y: Array, rng: np.random.Generator) -> Array:
-    """Return normal random numbers in the shape of y."""
-    return rng.standard_normal(y.shape)

@@ -14,7 +14,7 @@ from ..tree import tree_leaves, tree_map
 from .arrays import is_array, numbers_of
 from .backend import Array, Backend
 from .faults import unrepeatable
-from .report import Verdict, deviation, greatest
+from .report import Verdict, deviation, greatest, largest_finite
 from .subject import GraphSubject, results_of
 
 Arrays = dict[str, Array]
@@ -156,7 +156,7 @@ def differences(came: Arrays, right: Arrays) -> dict[str, float]:
     """Return the largest errors relative to the largest element. NaN agrees with NaN."""
     pairs = {name: (came[name], b) for name, b in right.items() if name in came}
     return {
-        name: greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
+        name: greatest(deviation(a, b)) / max(1e-6, largest_finite(b))
         if a.shape == b.shape
         else np.inf
         for name, (a, b) in pairs.items()

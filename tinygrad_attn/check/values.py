@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
 
-from .report import Array
-
-Operands = dict[str, tuple[int, Array]]  # from a name to a position and a value
-Changes = dict[int, Array]  # other values, by position
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v, "(1 + {})": lambda v: 1 + v,
@@ -22,12 +17,7 @@ MAPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def factors_of(known: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return common factors that are made of known values, by name."""
-    return [(text.format(name), f(v)) for text, f in MAPS.items() for name, v in known]
-
-
-def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable, Array]]:
+def rearrangements(shape: tuple[int, ...]):
     """Yield ways to put elements at other indices by mistake.
 
     Each is a kind of mistake, what was done, a function that does it, and a mask of the elements
@@ -40,8 +30,6 @@ def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable,
         if len(moved) == 2:
             how = f"with axes {moved[0]} and {moved[1]} exchanged"
             how += " (.mT)" * (moved == [axes - 2, axes - 1])
-        elif order == (*range(axes)[::-1],):
-            how = "with all axes reversed (.T, where .mT exchanges the last two)"
         yield "transposed", how, partial(np.transpose, axes=order), everywhere
     for n in range(1, axes + 1):
         for some in combinations(range(axes), n):
@@ -54,7 +42,7 @@ def rearrangements(shape: tuple[int, ...]) -> Iterator[tuple[str, str, Callable,
         yield "shifted by one", how, partial(np.roll, shift=by, axis=axis), inside
 
 
-NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and what it means
+NORMAL = {  # what an operand has, a change, and what it means
     "mean 0": (
         lambda a, axis: a - a.mean(axis, keepdims=True),
         "a mean along this axis is left out, or subtracted where it should not be",
@@ -67,11 +55,10 @@ NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and wha
 }
 
 
-def special_values(
-    operands: Operands, own: int, elementwise: bool
-) -> Iterator[tuple[str, Changes]]:
+def special_values(operands, own: int, elementwise: bool):
     """Yield what it means that a VJP is right only for special operands, and these operands.
 
+    `operands` has a position and a value for each name, and the special ones are given by position.
     `own` is the position of the input with a wrong gradient.
     """
     others = [(name, k, a) for name, (k, a) in operands.items() if k != own and a.ndim]
