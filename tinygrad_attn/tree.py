@@ -1,10 +1,10 @@
-"""Walk through nested tuples, lists, deques, dicts and slices, whose other values are leaves.
+"""Nested tuples, lists, deques, dicts and slices: walk through them, and restore their content.
 
-Of subclasses, only named tuples and dicts count as nested values.
+Other values are leaves. Of subclasses, only named tuples and dicts count as nested values.
 """
 
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 
@@ -30,3 +30,19 @@ def tree_leaves(tree):
     leaves: list[Any] = []
     tree_map(leaves.append, tree)
     return leaves
+
+
+def copied(x):
+    """Return a copy of a list, dict or array, without the methods of a subclass of dict."""
+    return dict.copy(x) if isinstance(x, dict) else x.copy()
+
+
+def refill(x, content):
+    """Give a list, dict or array its elements back."""
+    if isinstance(x, dict):
+        kind = OrderedDict if isinstance(x, OrderedDict) else dict  # not, say, Counter
+        for key in x.keys() - content.keys():
+            kind.__delitem__(x, key)
+        kind.update(x, content)
+    else:
+        x[:] = content

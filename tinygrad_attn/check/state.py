@@ -1,26 +1,20 @@
-"""Restore what a checked function can change: modules, buffers, values that it refers to, streams.
-
-The function's objects are found by following references from it: attributes, variables of closures,
-globals that its code names, and elements of containers.
-"""
+"""Restore what a checked function can change: objects that it refers to, and random streams."""
 
 from __future__ import annotations
 
-import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from ..program.restore import reachable
 from ..random import get_rng_state, set_rng_state
+from ..tree import copied, refill
 from .backend import Array, Backend, rewrite
-
-LIBRARIES = {"numpy", "torch", __name__.partition(".")[0]}  # their functions keep no state
 
 STREAMS: list[Any] = [  # how to read and write the state of a random stream
     (get_rng_state, set_rng_state),
@@ -35,38 +29,13 @@ def restored(backend: Backend, *roots) -> Iterator[None]:
     torch: Any = sys.modules.get("torch")
     streams = [*STREAMS, (torch.get_rng_state, torch.set_rng_state)] if torch else STREAMS
     undo: list[Callable[[], None]] = [partial(write, read()) for read, write in streams]
-    seen: dict[int, Any] = {}  # keeps the objects alive, so that no id is used twice
-    waiting = [*roots]
-    while waiting:
-        x = waiting.pop()
-        if id(x) not in seen:
-            seen[id(x)] = x
-            waiting += referred(x)
-            undo += content(x, backend)
+    for x in reachable(roots):
+        undo += content(x, backend)
     try:
         yield
     finally:
         for restore in undo:
             restore()
-
-
-def referred(x):
-    """Return the objects that x refers to, and that running x may change."""
-    if isinstance(x, (dict, list, tuple)):
-        return [*(x.values() if isinstance(x, dict) else x)]
-    if isinstance(x, (type, ModuleType)):
-        return []
-    if isinstance(x, FunctionType) and x.__module__.partition(".")[0] not in LIBRARIES:
-        with suppress(ValueError):  # a variable of the closure may have no value yet
-            names = inspect.getclosurevars(x)
-            return [*names.nonlocals.values(), *names.globals.values()]
-    if isinstance(x, MethodType):
-        return [x.__self__, x.__func__]
-    if isinstance(x, partial):
-        return [x.func, x.args, x.keywords]
-    if isinstance(x, np.random.Generator):
-        return [x.bit_generator]
-    return [getattr(x, "__dict__", None)]
 
 
 def content(x, backend: Backend) -> list[Callable[[], None]]:
@@ -76,15 +45,7 @@ def content(x, backend: Backend) -> list[Callable[[], None]]:
     if isinstance(x, Array) and x.flags.writeable:
         return [partial(rewrite, x, x.copy())]
     if isinstance(x, (dict, list)):
-        return [partial(refill, x, x.copy())]
+        return [partial(refill, x, copied(x))]
     if isinstance(x, np.random.BitGenerator):
         return [partial(setattr, x, "state", x.state)]
     return []
-
-
-def refill(container, before) -> None:
-    """Restore the elements of a list or dict if they are not the same objects."""
-    elements = lambda c: [*map(id, [*c, *c.values()] if isinstance(c, dict) else c)]
-    if elements(container) != elements(before):
-        container.clear()
-        (container.update if isinstance(container, dict) else container.extend)(before)

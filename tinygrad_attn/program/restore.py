@@ -2,7 +2,6 @@
 
 import gc
 import sys
-from collections import OrderedDict
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
@@ -12,9 +11,10 @@ import numpy as np
 
 from ..engine import Variable
 from ..nn.module import Buffer, Module
+from ..tree import copied, refill
 
 STANDARD = sys.stdlib_module_names
-LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
+LIBRARIES = {*STANDARD, "numpy", "torch", __name__.partition(".")[0]}
 """Packages whose functions use no global variables of the user's."""
 
 
@@ -25,7 +25,7 @@ def restored(*roots):
     These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
     TypeError if a buffer or an array of a module has changed, which a program would not do.
     """
-    before = [(x, dict.copy(x) if isinstance(x, dict) else x.copy()) for x in reachable(roots)]
+    before = [(x, copied(x)) for x in contents(roots)]
     try:
         yield
         if any(changes_state(x, content) for x, content in before):
@@ -36,13 +36,7 @@ def restored(*roots):
             )
     finally:
         for x, content in before:
-            if isinstance(x, dict):
-                kind = OrderedDict if isinstance(x, OrderedDict) else dict  # not, say, Counter
-                for key in x.keys() - content.keys():
-                    kind.__delitem__(x, key)
-                kind.update(x, content)
-            else:
-                x[:] = content
+            refill(x, content)
 
 
 def changes_state(x, content):
@@ -52,22 +46,28 @@ def changes_state(x, content):
     return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
-def reachable(roots):
+def contents(roots):
     """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
-    seen: dict[int, Any] = {}
-    found, waiting = list[Any](), list(roots)
-    while waiting:
-        x = waiting.pop()
-        if id(x) in seen:
-            continue
-        seen[id(x)] = x  # so that no other object gets this id
-        waiting.extend(held_by(x))
+    found = list[Any]()
+    for x in reachable(roots):
         if isinstance(x, (list, dict)):
             found.append(x)
         elif isinstance(x, Module):
             arrays = (v._data if isinstance(v, Buffer) else v for v in vars(x).values())
             found += [a for a in arrays if type(a) is np.ndarray and a.ndim and a.flags.writeable]
     return found
+
+
+def reachable(roots):
+    """Return all objects that can be reached from the roots, each once."""
+    seen: dict[int, Any] = {}  # keeps the objects alive, so that no id is used twice
+    waiting = list(roots)
+    while waiting:
+        x = waiting.pop()
+        if id(x) not in seen:
+            seen[id(x)] = x
+            waiting.extend(held_by(x))
+    return list(seen.values())
 
 
 def held_by(x):
@@ -82,6 +82,8 @@ def held_by(x):
         used = set() if package_of(x) in LIBRARIES else names_in(x.__code__)
         variables = [x.__globals__[name] for name in used & x.__globals__.keys()]
         return *variables, *(x.__closure__ or ()), *(x.__defaults__ or ())
+    if isinstance(x, np.random.Generator):
+        return (x.bit_generator,)
     if package_of(type(x)) in STANDARD or not hasattr(x, "__dict__"):
         return ()
     return vars(x), *(m for m in vars(type(x)).values() if isinstance(m, FunctionType))

@@ -15,7 +15,7 @@ from ..engine.op import KINDS, in_checkpoint
 from ..engine.run import VALUES_ONLY
 from ..errors import describe
 from ..random import noting, repeating
-from ..tree import tree_leaves, tree_map
+from ..tree import refill, tree_leaves, tree_map
 
 Result = TypeVar("Result")
 
@@ -137,7 +137,7 @@ class _Attributes(Listener):
         buffers = {x: x._data for x in values if isinstance(x, Buffer)}
         try:
             for module, noted in self.noted.values():
-                _replace(vars(module), noted)
+                refill(vars(module), noted)
             for buffer, array in buffers.items():
                 buffer._data = array.copy()  # The function may change it in place.
             yield
@@ -145,14 +145,7 @@ class _Attributes(Listener):
             for buffer, array in buffers.items():
                 buffer._data = array
             for attributes, old in before:
-                _replace(attributes, old)
-
-
-def _replace(attributes, new):
-    """Make attributes equal to the new ones, without removing any that other threads may use."""
-    for name in attributes.keys() - new.keys():
-        del attributes[name]
-    attributes.update(new)
+                refill(attributes, old)
 
 
 class _Call:
