@@ -56,7 +56,7 @@ class Subject:
         self.originals = [x.copy() for x in self.inputs]  # the function may write into its inputs
         with self.at(self.inputs):
             self.values = [np.array(y) for y in self.run().values]
-        self.cotangents = [rng.standard_normal(y.shape) for y in self.values]
+        self.cotangents = [random_like(y, rng) for y in self.values]
         for c, y in zip(self.cotangents, self.values):
             c[np.isinf(y)] = 0  # infinite outputs, such as blocked scores, have no slope
 
@@ -212,3 +212,8 @@ def flatten(arrays: Sequence[Array]) -> Array:
 def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> list[Array]:
     """Return values and gradients as one list, with zeros for missing gradients."""
     return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
+
+
+def random_like(y: Array, rng: np.random.Generator) -> Array:
+    """Return normal random numbers in the shape of y."""
+    return rng.standard_normal(y.shape)
