@@ -139,22 +139,19 @@ def _bundled(values, hook):
     In the backward pass, hook(gradients) gets the gradient of each value, or None. It returns None
     or other gradients.
     """
-    # The first place of each tensor: one that is passed twice stays one.
-    places = {x: place for place, x in reversed([*enumerate(values)]) if tracked(x)}
-    numbers = {x: i for i, x in enumerate(places)}
+    numbers = {x: i for i, x in enumerate(dict.fromkeys(filter(tracked, values)))}
+    places = [numbers[x] if tracked(x) else None for x in values]
 
     def on_the_way_back(parts):
-        gradients = [None] * len(values)
-        for i, place in enumerate(places.values()):
-            gradients[place] = parts.get(i)
-        new = hook(tuple(gradients))
+        left = dict(parts)  # a tensor that is passed twice stays one, at its first place
+        new = hook(tuple(left.pop(i, None) for i in places))
         if new is None:
             return None
-        pairs = [(x, g) for x, g in zip(values, new) if tracked(x) and g is not None]
-        return sum((Parts({numbers[x]: g}) for x, g in pairs), Parts())
+        pairs = [(i, g) for i, g in zip(places, new) if i is not None and g is not None]
+        return sum((Parts({i: g}) for i, g in pairs), Parts())
 
-    new = dict(zip(places, bundled([*places], on_the_way_back))) if places else {}
-    return tuple(new[x] if tracked(x) else x for x in values)
+    new = bundled([*numbers], on_the_way_back) if numbers else []
+    return tuple(x if i is None else new[i] for x, i in zip(values, places))
 
 
 def _hooked(module, hooks, args):
