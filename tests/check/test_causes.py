@@ -203,7 +203,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "twice": (gelu, X, gelu_back(second=2.0), "is counted twice"),
     "inner derivative": (gelu, X, gelu_back(inner=0.0), "through 'multiply', called at"),
     "1 - t": (gelu, X, gelu_back(squared=False), "through 'tanh', called at"),
-    "a loop's carry": (scan, SCAN, scan_back(0.0), "through 'multiply' to its operand 1"),
+    "a loop's carry": (scan, SCAN, scan_back(0.0), "through 'multiply'|`h = a * h + row`, is missing"),
     "kernel reversed": (convolution, CONVOLUTION, convolution_back(-1), "reversed: the VJP is right for input 1 reversed"),
     "skip left out": (residual, SQUARE, residual_back(0.0), "through 'add' to its operand 0"),
     "one of two uses": (pairs, [N(6, 2)], lambda g, y, x: np.concatenate([g, 0 * g[:1]]) / 2, "through 'getitem', called at"),
@@ -353,7 +353,7 @@ def test_all_axes_are_changed_at_once_and_one_by_one_where_that_fails():
     assert check() and 5 < len(tried) < 25, list(tried)
     tried.clear()
     multiple = 2
-    assert check() and 25 < len(tried) < 50, list(tried)
+    assert check() and 20 < len(tried) < 50, list(tried)
     multiple, together = 1, True
     assert "wrong when the axes have 16 elements" in check().diagnosis
 

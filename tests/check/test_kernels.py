@@ -1,5 +1,6 @@
 """Kernels of other libraries and precisions: no right one is accused, and every mistake is found and named."""
 
+import math
 import sys
 import types
 import warnings
@@ -258,6 +259,50 @@ SATURATED = {  # right kernels, and inputs for which little is left of their gra
     "large results": (np.exp, lambda g, y, x: g * y, np.exp, [np.linspace(8, 9.9, 12).reshape(3, 4)], "float16"),
     "steps to 1": (lambda x: 1 / (1 + np.exp(-x)), lambda g, y, x: g * y * (1 - y), lambda x: 1 / (1 + np.exp(-x)), [np.linspace(6, 9, 24).reshape(4, 6)], "float16"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_function_of_torch_is_its_own_reference(dtype):
+    """What it rounds at each step is seen in a run of the reference in that precision."""
+    torch = require("torch")
+
+    def attention(q, k, v):
+        return (q @ k.T / math.sqrt(q.shape[1])).softmax(-1) @ v
+
+    inputs = [torch.randn(6, 64, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    assert gradcheck(attention, inputs, reference=attention, dtype=dtype)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_incoming_gradient_is_not_the_user_s_random_numbers(seed):
+    x, w = (r := np.random.default_rng(seed)).standard_normal((5, 4)), r.standard_normal((4, 4))
+
+    def backward(g, y, x, w):
+        if x.shape != (5, 4):
+            raise ValueError("this kernel is for one shape")
+        return g @ w.T, g.T @ x
+
+    report = gradcheck(lambda x, w: x @ w, [x, w], vjp=backward, raise_exception=False, seed=seed)
+    assert not report and "transposed" in report.diagnosis, report
+
+
+def test_a_first_axis_of_one_element_is_tried():
+    backward = lambda g, y, x: 2 * g * x if len(x) > 1 else np.zeros_like(x)
+    report = gradcheck(lambda x: x * x, [np.ones((3, 6))], vjp=backward, raise_exception=False)
+    assert report.diagnosis.startswith("one element: right for the given inputs"), report
+
+
+def test_a_sum_in_a_lower_precision_is_nearly_right():
+    def backward(g, y, x, w):
+        dw = np.zeros(4, np.float16)
+        for row in g * x:
+            dw = dw + row.astype(np.float16)
+        return g * w, dw.astype(x.dtype)
+
+    x, w = (r := np.random.default_rng(0)).standard_normal((9, 4)), r.standard_normal(4)
+    f = lambda x, w: x * w
+    report = gradcheck(f, [x, w], vjp=backward, reference=f, dtype="float32", raise_exception=False)
+    assert "a sum is kept in a lower precision" in report.diagnosis, report
 
 
 @pytest.mark.parametrize("name", SATURATED)

@@ -57,6 +57,27 @@ def test_a_vjp_that_writes_to_g_is_found():
     assert not report and report.diagnosis.kind == "VJP changes its operands"
 
 
+@pytest.mark.parametrize(
+    "shape, axes",
+    [((2, 5, 4), (0, 1)), ((2, 5, 4), (1, 2)), ((2, 3, 5, 4), (1, 2)), ((2, 3, 5, 4), (2, 3))],
+    ids=str,
+)
+def test_a_vjp_that_is_wrong_for_two_exchanged_axes_is_found(shape, axes):
+    """As heads are, in x.transpose(1, 2): a kernel may look at its last stride alone."""
+
+    def backward(g, y, x):
+        plain = np.ascontiguousarray(g)
+        order = [*range(x.ndim)]
+        order[axes[0]], order[axes[1]] = axes[1], axes[0]
+        exchanged = np.lexsort((order, -np.array(g.strides))).tolist() == order
+        return 2 * x * (plain if not exchanged else plain[::-1])
+
+    report = gradcheck(
+        square(backward), [np.random.default_rng(1).standard_normal(shape)], raise_exception=False
+    )
+    assert report.diagnosis.kind == "memory layout", report
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_vjp_that_depends_on_the_layout_is_found(name):
     vjp, words = WRONG[name]

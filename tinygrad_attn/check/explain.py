@@ -223,7 +223,7 @@ def rearranged(c: Case):
                 yield c.right_for(f"{kind}: {of} {how}", moved)
     for kind, how, change, inside in rearrangements(c.x.shape):
         text = f"{kind}: the gradient is right, but {how}{HINTS[kind]}"
-        text = text if same_size or kind != "transposed" else WRONG_AXIS
+        text = text if c.y.size >= c.x.size or kind != "transposed" else WRONG_AXIS
         inside = inside.ravel()
         yield c.multiple(text, c.J[:, change(columns).ravel()][:, inside], c.R[:, inside])
     for kind, how, change, _ in rearrangements(c.y.shape):
@@ -252,7 +252,7 @@ def permuted(c: Case):
         index = lambda flat: list(map(int, np.unravel_index(flat, c.x.shape)))
         pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(c.J[:, pair], axis=1).any()]
         moves = ", ".join(f"{index(b)} for {index(a)}" for a, b in pairs[:4])
-        yield (
+        yield moves and (
             f"mask or index: the gradient has the right numbers in another order: that of index "
             f"{moves}{', ...' * (len(pairs) > 4)}. Look for exchanged halves, or for a permutation "
             "that should be inverted (argsort)."
@@ -405,15 +405,19 @@ def at_some(R, J, bad) -> Finding:
     return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
-def some(c: Case):
-    """Name the elements with a wrong gradient if most are right, or say that all nearly are."""
+def approximation(c: Case):
+    """Find derivatives that are all nearly right."""
     errors, sizes = (np.abs(M).max(axis=0, initial=0) for M in (c.R - c.J, c.J))
     if (error := greatest(errors / (sizes + 1e-300))) < INEXACT:
         yield (
             f"approximation: every derivative is nearly right, with relative errors of up to "
-            f"{error:.1g}: the VJP may be that of an approximation (tanh for erf), or a constant "
-            "is inexact."
+            f"{error:.1g}: the VJP may be that of an approximation (tanh for erf), a constant is "
+            "inexact, or a sum is kept in a lower precision."
         )
+
+
+def some(c: Case):
+    """Name the elements with a wrong gradient if most are right."""
     yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
 
 
@@ -434,7 +438,7 @@ def largest_error(c: Case):
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
     constant_factor, wrong_order, rearranged, step, wrong_factor, product_rule,
     wrong_formula, operand_of_ones, transposed_function, permuted, zeros,
-    special_value, some, mixing, g_times, largest_error,
+    approximation, special_value, some, mixing, g_times, largest_error,
 ]  # fmt: skip
 
 

@@ -220,12 +220,19 @@ STRIDES = (
 )
 
 
+def exchanged(c: Array, axis: int) -> Array:
+    """Return a copy in whose memory an axis is exchanged with the axis before it."""
+    return np.swapaxes(np.swapaxes(c, axis, axis - 1).copy(), axis, axis - 1)
+
+
 AS = "expanded (stride 0)"
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
     f"{AS}, as .sum().backward() makes it": lambda c: np.broadcast_to(1.5, c.shape),
     f"{AS} along axis 0, as .sum(axis=0) makes it": lambda c: np.broadcast_to(c[:1], c.shape),
     f"{AS} along the last axis": lambda c: np.broadcast_to(c[..., :1], c.shape),
     "transposed in memory, as in x.T": lambda c: c.copy(order="F"),
+    "transposed in memory, as in x.mT": lambda c: exchanged(c, -1) if c.ndim > 2 else c,
+    "transposed in memory, as heads are": lambda c: exchanged(c, -2) if c.ndim > 2 else c,
     "strided, as a part of a larger array": lambda c: np.stack([c, c], axis=-1)[..., 0],
     "reversed (negative strides), as in x[::-1]": lambda c: np.flip(np.flip(c).copy()),
     "read-only": lambda c: np.broadcast_to(c.copy(), c.shape),

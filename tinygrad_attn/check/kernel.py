@@ -64,7 +64,8 @@ class Kernel(Subject):
         self.operands = [nearest.get(id(x), x) for x in operands]  # one array may be passed twice
         self.reference = reference(list(self.operands)) if reference else None
         floats = [self.operands[i] for i in self.checked]
-        super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
+        rng = np.random.default_rng([seed, 0x76])  # not the caller's default_rng(seed)
+        super().__init__([f"input {i}" for i in self.checked], floats, rng)
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
     def replaced(self, operands, dtype: str = "") -> Kernel:
@@ -188,7 +189,7 @@ class Kernel(Subject):
     def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of a run with random rounding errors.
 
-        Where the errors of single steps cannot be had, those of the inputs stand for them.
+        Where the errors of single steps cannot be had, those of a run in low precision do.
         """
         moved, of_steps = rounding.moved, self.library == "numpy"
         move = moved if of_steps else lambda x: moved(moved(x))
@@ -197,10 +198,22 @@ class Kernel(Subject):
         try:
             with self.at([move(x) for x in self.inputs]), plain():
                 run, _ = self.run_in_steps(without)
-                gradients = self.pull([move(c) for c in cotangents], run)
-                return results_of(self, run.values, gradients)
+                seeds = [move(c) for c in cotangents]
+                came = results_of(self, run.values, self.pull(seeds, run))
+                return came if of_steps else self.in_precision(rounding.dtype, seeds, came)
         finally:
             self.rounding = None
+
+    def in_precision(self, dtype: str, cotangents: list[Array], otherwise: list[Array]):
+        """Return the results and gradients of a run in a dtype, or others where it has none."""
+        before, self.dtype = self.dtype, dtype
+        try:
+            low = self.pulled(cotangents)
+            return [np.where(np.isfinite(a), a, b) for a, b in zip(low, otherwise)]
+        except Exception:  # the function may not offer this dtype
+            return otherwise
+        finally:
+            self.dtype = before
 
     def run_in_steps(self, without: Sequence[int] = ()) -> tuple[Run, list[Call]]:
         """Return a run and its steps, some of which have no gradient."""

@@ -29,7 +29,7 @@ class Rounding:
     """The random rounding errors of a precision."""
 
     def __init__(self, dtype: str, rng: np.random.Generator) -> None:
-        self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
+        self.dtype, self.unit, self.tiny, self.rng = dtype, UNIT[dtype], TINY[dtype], rng
         self.of_sums = min(self.unit, UNIT["float32"])
 
     def moved(self, y: Array, size=0.0) -> Array:
