@@ -28,15 +28,15 @@ PACKAGE = "tinygrad_attn"
 SAMPLE, SECONDS = 200, 900  # changes, and seconds for the tests of one
 
 TESTS = {  # the subpackages whose numbers are tested, and tests beside those of the same name
-    "engine": ["ops", "transforms"],
+    "engine": ["ops", "transforms", "compositions"],
     "ops": ["fast", "transforms", "functional", "nn"],
     "tensor": ["ops", "transforms"],
     "random": ["nn"],
     "functional": ["fast", "nn", "ops"],
-    "nn": ["functional"],
+    "nn": ["functional", "compositions"],
     "optim": ["files", "fast"],
     "files": ["optim"],
-    "transforms": ["optim"],
+    "transforms": ["optim", "compositions"],
     "program": ["transforms"],
     "tree": ["program"],
     "fast": ["functional", "nn", "ops"],

@@ -240,7 +240,7 @@ class Inside(nn.Module):
     def forward(self, x, call=lambda f, x: f(x)):
         x = self.first(x)[None]
         attend = lambda x: self.attention(self.part(x), x, x)[0]
-        return call(attend, call(attend, x))
+        return call(attend, call(attend, call(attend, x)))
 
 
 @pytest.mark.parametrize("passes", [1, 2])

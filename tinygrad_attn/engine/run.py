@@ -35,7 +35,7 @@ class Context(threading.local):
         self.recording = True  # False inside no_grad(); or VALUES_ONLY
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope = None  # the module call that is running
-        self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
+        self.in_transform = False  # whether a function runs that a transform, like vjp, has called
         self.listeners: tuple = ()
         self.patches: tuple = ()  # (module, function of its output), see ta.patch
         self.replaced = ()  # modules whose tensors functional_call replaces

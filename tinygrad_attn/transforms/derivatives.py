@@ -46,7 +46,7 @@ def _direction(v, like, requirement):
 
 def _call(f, inputs, keywords=None):
     """Call f and return its output, which must be one Tensor."""
-    with enable_grad(), context.entered(depth=context.depth + 1):
+    with enable_grad(), context.entered(in_transform=True):
         y = f(*inputs, **(keywords or {}))
     if not isinstance(y, Tensor):
         raise TypeError(
@@ -87,7 +87,7 @@ def _gradient_of(f):
 
 def _recorded(create_graph):
     """Return `create_graph`, by default True inside another transform or a recorded pass."""
-    inside = context.depth > 0 or context.backward_pass is not None
+    inside = context.in_transform or context.backward_pass is not None
     return inside and bool(context.recording) if create_graph is None else create_graph
 
 
