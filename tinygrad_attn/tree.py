@@ -10,13 +10,22 @@ from typing import Any
 
 def tree_map(f, tree):
     """Return the same structure with f applied to each leaf."""
-    kind, is_dict = type(tree), isinstance(tree, dict)
-    if is_dict or kind in (list, deque):
-        new = copy.copy(tree)  # which keeps the class, its settings and the order of the keys
-        for key, value in tree.items() if is_dict else enumerate(tree):
-            new[key] = tree_map(f, value)
-        if getattr(tree, "__dict__", None) is tree:  # the idiom self.__dict__ = self
-            new.__dict__ = new
+    kind = type(tree)
+    if isinstance(tree, dict):
+        new = copy.copy(tree)  # which keeps the class and the order of the keys
+        for key, value in tree.items():
+            dict_of(tree).__setitem__(new, key, tree_map(f, value))
+        if kind.__dictoffset__:  # it has attributes, which may be its elements
+            if vars(tree) is tree:
+                new.__dict__ = new
+            for name, value in vars(tree).items():
+                if value is tree.get(name):
+                    vars(new)[name] = new[name]
+        return new
+    if kind in (list, deque):
+        new = copy.copy(tree)  # which keeps a deque's length
+        for i, value in enumerate(tree):
+            new[i] = tree_map(f, value)
         return new
     if kind is slice:
         return slice(*tree_map(f, (tree.start, tree.stop, tree.step)))
@@ -40,9 +49,14 @@ def copied(x):
 def refill(x, content):
     """Give a list, dict or array its elements back."""
     if isinstance(x, dict):
-        kind = OrderedDict if isinstance(x, OrderedDict) else dict  # not, say, Counter
-        for key in x.keys() - content.keys():
-            kind.__delitem__(x, key)
-        kind.update(x, content)
+        in_order = list(x) == list(content)
+        for key in [] if in_order else list(x):
+            dict_of(x).__delitem__(x, key)
+        dict_of(x).update(x, content)
     else:
         x[:] = content
+
+
+def dict_of(x):
+    """Return the class with the methods that change a dict, and not, say, add to a Counter."""
+    return OrderedDict if isinstance(x, OrderedDict) else dict

@@ -28,6 +28,30 @@ class Output(OrderedDict):
         raise TypeError("no update")
 
 
+class Typed(dict):
+    """A dict that checks what is put in."""
+
+    def __setitem__(self, key, value):
+        if not isinstance(value, int):
+            raise TypeError("only integers")
+        super().__setitem__(key, value)
+
+
+class Slots(dict):
+    """A dict whose elements are read as attributes, and that has no attributes of its own."""
+
+    __slots__ = ()
+    __getattr__ = dict.__getitem__
+
+
+class Synchronised(dict):
+    """A dict whose elements are also attributes."""
+
+    def __init__(self, **named):
+        super().__init__(**named)
+        vars(self).update(named, other=0)
+
+
 TREES = [
     1,
     None,
@@ -42,6 +66,9 @@ TREES = [
     Counter(a=2, b=1),
     Attributes(a=1, b=[2]),
     Output(a=1),
+    Typed(a=1),
+    Slots(a=1),
+    Synchronised(a=1),
     slice(1, 2, None),
     (slice(None, 1), ..., 3),
     Pair([1], {"x": Pair(2, 3)}),
@@ -77,6 +104,8 @@ def test_what_a_container_has_beside_its_elements_is_kept():
     new = tree_map(lambda x: 2 * x, tree := Attributes(a=1, b=[2]))
     assert (new.a, new.b, tree.a, tree.b) == (2, [4], 1, [2])
     assert tree_map(lambda x: 2 * x, Counter(a=2)) == Counter(a=4)
+    new = tree_map(lambda x: 2 * x, Synchronised(a=3))
+    assert (new["a"], new.a, new.other) == (6, 6, 0)
 
 
 def test_leaves_come_in_order_and_subclasses_of_tuple_are_leaves():

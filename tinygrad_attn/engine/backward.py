@@ -18,7 +18,17 @@ from numpy import ndarray
 from ..errors import describe
 from ..tree import tree_map
 from . import inplace
-from .graph import Parts, Symbolic, Variable, array_of, history, read_only, tensor_of, tracked
+from .graph import (
+    Parts,
+    Symbolic,
+    Variable,
+    array_of,
+    history,
+    is_masked,
+    read_only,
+    tensor_of,
+    tracked,
+)
 from .kernels import reference
 from .op import KINDS, Gone, released
 from .run import context, heard, new_lock
@@ -189,11 +199,7 @@ def _fit(gradient, x, source, create_graph, i=None):
         fitting = np.asarray(fitting)
     if fitting.shape != x._data.shape and i is not None and source.broadcasts:
         fitting = sum_to(fitting, x._data.shape)
-    if (
-        fitting.shape != x._data.shape
-        or fitting.dtype.kind not in KINDS
-        or hasattr(gradient, "mask")
-    ):
+    if fitting.shape != x._data.shape or fitting.dtype.kind not in KINDS or is_masked(gradient):
         place = f"hook {source!r}" if i is None else f"VJP of op {source.__name__!r} for input {i}"
         hint = "" if i is None else ". If the op broadcasts, write @op(broadcasts=True)"
         raise ValueError(
@@ -361,7 +367,7 @@ def _seed(output, gradient, create_graph, keyword):
         gradient = np.array(1, output._data.dtype, ndmin=len(shape))  # np.ones is slow
     elif not isinstance(gradient, Variable):
         given, gradient = gradient, np.array(gradient, copy=create_graph or None)
-        if gradient.dtype.kind not in KINDS or hasattr(given, "mask"):
+        if gradient.dtype.kind not in KINDS or is_masked(given):
             raise TypeError(f"a gradient must have real numbers, got {describe(given)}.")
     if gradient.shape != shape:
         raise ValueError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
 next_number = count(1).__next__
@@ -93,6 +94,11 @@ def tracked(x):
 def array_of(x):
     """Return the plain values of an input."""
     return x._data if isinstance(x, Variable) else x
+
+
+def is_masked(x):
+    """Return whether x is an array with masked elements. Only then is numpy.ma imported."""
+    return hasattr(x, "mask") and np.ma.is_masked(x)
 
 
 def read_only(array):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
 from copy import copy
 from typing import Any, TypeVar, overload
 
@@ -20,13 +20,23 @@ from numpy import generic, ndarray
 from ..errors import describe, explain
 from ..tree import tree_leaves, tree_map
 from . import inplace
-from .graph import Node, Symbolic, Variable, next_number, read_only, tensor_of, tracked
+from .graph import (
+    Node,
+    Symbolic,
+    Variable,
+    is_masked,
+    next_number,
+    read_only,
+    tensor_of,
+    tracked,
+)
 from .run import VALUES_ONLY, context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
+CONTAINERS = MutableMapping, MutableSequence, MutableSet
 CONSTANTS = NUMBERS | {str, type, type(...)}
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
@@ -301,15 +311,15 @@ def _changes(setting):
 
 
 def _copied(value):
-    """Return a copy of an array, Tensor or value without a hash, and any other value as it is.
+    """Return a copy of an array, a Tensor, a container or an object without a hash.
 
-    Values without length and attributes, such as MPI's communicators, are resources, not data.
+    Any other value is returned as it is, such as MPI's communicators, which are resources.
     """
     if isinstance(value, Variable):
         return tensor_of(_copied(value._data))
     if isinstance(value, ndarray):
         return np.array(value) if inplace.is_writeable(value) else value
-    is_data = hasattr(value, "__len__") or hasattr(value, "__dict__")
+    is_data = isinstance(value, CONTAINERS) or hasattr(value, "__dict__")
     return copy(value) if value.__hash__ is None and is_data else value
 
 
@@ -371,7 +381,7 @@ def as_operand(op, x, inputs):
 def as_output(op, y):
     """Return an op's output as an array of real numbers or booleans, or raise TypeError."""
     array = np.asarray(y if isinstance(y, (int, float, ndarray, generic)) else None)
-    if array.dtype.kind not in KINDS or hasattr(y, "mask"):
+    if array.dtype.kind not in KINDS or is_masked(y):
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op must return one array of real "
             "numbers or booleans. To save other values for the VJP, write @op(saves=True) and "

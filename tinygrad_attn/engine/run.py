@@ -130,6 +130,7 @@ class _Mode(ContextDecorator):
 
     _setting: str
     _value: bool
+    runs: list[dict[str, Any]]
 
     @overload
     def __new__(cls) -> Self: ...
@@ -137,18 +138,23 @@ class _Mode(ContextDecorator):
     def __new__(cls, function: _Function) -> _Function: ...  # type: ignore[misc]
     def __new__(cls, function=None) -> Any:
         mode = super().__new__(cls)
+        mode.runs = []  # those in which its blocks have begun
         return mode if function is None else mode(function)  # a decorator without parentheses
 
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
-        self.run = here = context.__dict__
+        here = context.__dict__
+        self.runs.append(here)
         here["blocks"][self._setting].append((self, here[self._setting]))
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        here = context.__dict__
-        if self not in dict(here["blocks"][self._setting]):
-            here = self.run  # This block is a generator's, and began in another thread.
+        here, began = context.__dict__, {id(run): run for run in self.runs}
+        if id(here) not in began:  # This block is a generator's, and began in another thread.
+            if len(began) != 1:
+                return  # in which thread, nobody knows
+            (here,) = began.values()
+        self.runs.pop(max(i for i, run in enumerate(self.runs) if run is here))
         blocks = here["blocks"][self._setting]
         last = max(i for i, (block, _) in enumerate(blocks) if block is self)
         _, before = blocks.pop(last)
@@ -156,6 +162,9 @@ class _Mode(ContextDecorator):
             blocks[last] = blocks[last][0], before
         else:
             here[self._setting] = before
+
+    def __reduce__(self):
+        return type(self), ()  # A copy has no blocks.
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction

@@ -95,10 +95,10 @@ def observed_call(module, args, kwargs):
     for hook in hooks("pre-forward"):
         result = hook.function(module, args, *keywords(hook))
         if result is not None and hook.with_kwargs:
-            if not isinstance(result, tuple) or list(map(type, result)) != [tuple, dict]:
+            if not isinstance(result, (tuple, list)) or len(result) != 2:
                 raise ValueError(
                     f"{hook} returned {describe(result)}. With with_kwargs=True, return None, or "
-                    "(args, kwargs): a tuple and a dict."
+                    "(args, kwargs)."
                 )
             args, kwargs = result
         elif result is not None:

@@ -1,7 +1,7 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-A hook on the model's parameters tells the backward pass to call a function at its end, which
-averages all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
+Hooks on the model's outputs tell the backward pass to call a function at its end, which averages
+all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
 Rajbhandari et al., 2020).
 """
 
@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import context, history, inplace, tracked
-from ..engine.bundle import bundled
+from ..errors import describe
 from ..nn import Module
-from ..nn.inside import functional_call
+from ..nn.calls import hides_tensors
 from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
+from ..tree import tree_map
 from .group import group
 
 
 class DataParallel(Module):
     """A module whose gradients `backward()` averages over all ranks.
 
-    All ranks start with rank 0's parameters and buffers. Unlike PyTorch, forward passes do not send
-    rank 0's buffers again. `comm` is an mpi4py communicator, which defaults to all ranks. If the
-    ranks have different numbers of samples, multiply the loss by the weight from
-    `DistributedSampler.batches`. Raises ValueError on every rank if the models differ.
+    All ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, which
+    defaults to all ranks. If the ranks have different numbers of samples, multiply the loss by the
+    weight from `DistributedSampler.batches`. Raises ValueError on every rank if the models differ.
     Like torch.nn.parallel.DistributedDataParallel.
     """
 
@@ -42,13 +42,22 @@ class DataParallel(Module):
 
     def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
-        named = self.module.named_parameters()  # in a functional call, other tensors
-        used = {name: p for name, p in named if tracked(p)}
-        if self._group.size == 1 or not self._averages or not context.recording or not used:
-            return self.module(*args, **kwargs)
-        # These stand for the parameters, so that a loss of any value inside is averaged.
-        tensors = bundled([*used.values()], lambda _: self._average_at_end([*used.values()]))
-        return functional_call(self.module, dict(zip(used, tensors)), args, kwargs)
+        outputs = self.module(*args, **kwargs)
+        if context.recording and hides_tensors(outputs):
+            raise TypeError(
+                f"DataParallel cannot average the gradients of {describe(outputs)}. The module "
+                "must return Tensors, also in tuples, lists and dicts."
+            )
+        if self._group.size == 1 or not self._averages:
+            return outputs
+        used = self._trained()  # in a functional call, other tensors than after it
+        return tree_map(lambda y: self._averaged(y, used) if tracked(y) else y, outputs)
+
+    def _averaged(self, y, used):
+        """Return y, whose gradient makes the backward pass average at its end."""
+        y = y if y._node else y.clone()  # a leaf outlives the call
+        y.register_hook(lambda _: self._average_at_end(used))
+        return y
 
     def _average_at_end(self, used):
         """Let the running backward pass average at its end, or raise an error."""
@@ -58,19 +67,23 @@ class DataParallel(Module):
                 "DataParallel's gradients cannot be differentiated again; with create_graph=True, "
                 "use model.module, and average the gradients at the end."
             )
-        if this is None or this.wanted is not None or self._misses(used):
+        if this is None or self._misses(used, this.wanted):
             raise RuntimeError(
                 "only loss.backward() averages a DataParallel model's gradients, and only those of "
                 "its own parameters. For ta.grad, ta.vjp, ta.source and other tensors in a "
                 "functional_call, use model.module, and apply tinygrad_attn.parallel.mean to the "
                 "gradients."
             )
-        this.at_end[self._average] = None
+        if this.wanted is None:
+            this.at_end[self._average] = None
 
-    def _misses(self, used):
-        """Return whether used tensors have sources whose gradients will not be averaged."""
-        sources = {*used, *(x for t in history(used) for x in t._node.inputs if tracked(x))}
-        return any(x._node is None for x in sources.difference(self._trained()))
+    def _misses(self, used, wanted):
+        """Return whether a pass computes gradients of parameters that will not be averaged."""
+        own, computed = set(self._trained()), history(used)
+        sources = {*used, *(x for t in computed for x in t._node.inputs if tracked(x))}
+        if wanted is None:
+            return any(x._node is None for x in sources - own)
+        return not (sources | own).isdisjoint(wanted)
 
     def _trained(self):
         return [p for p in self.module.parameters() if p.requires_grad]

@@ -13,8 +13,9 @@ from ..engine import Variable
 from ..nn.module import Buffer, Module
 from ..tree import copied, refill
 
-STANDARD = sys.stdlib_module_names
-LIBRARIES = {*STANDARD, "numpy", "torch", __name__.partition(".")[0]}
+HOLDERS = {"argparse", "collections", "types"}  # of namespaces, which hold the user's values
+STANDARD = sys.stdlib_module_names - HOLDERS
+LIBRARIES = {*STANDARD, *HOLDERS, "numpy", "torch", __name__.partition(".")[0]}
 """Packages whose functions use no global variables of the user's."""
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Symbolic, Variable, array_of
+from ..engine.graph import is_masked
 from ..errors import describe
 
 _default_dtype = np.dtype(np.float32)
@@ -56,7 +57,7 @@ def as_array(x, dtype=None):
             "the Tensors with np.stack or np.concatenate, or call .item() on each one. If a "
             "function returned several Tensors, unpack the result: y, weights = ..."
         )
-    if hasattr(x, "mask") and np.ma.is_masked(x):
+    if is_masked(x):
         raise TypeError(
             "converting a masked array to a Tensor would lose the mask. Write x.filled(0)."
         )
