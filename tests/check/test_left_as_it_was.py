@@ -1,7 +1,10 @@
 """A check restores what the function can change: buffers, attributes, random streams; also when it raises."""
 
+import argparse
 import copy
 import random
+import types
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -167,3 +170,19 @@ def test_whatever_a_function_refers_to_can_be_saved():
         gradcheck(unbound, [np.ones(3)])
     missing = 2.0
     assert gradcheck(unbound, [np.ones(3)]) and missing
+
+
+@pytest.mark.parametrize("make", [types.SimpleNamespace, argparse.Namespace, UserDict])
+def test_namespaces_and_the_order_of_keys_are_left_as_they_were(make):
+    space, counts = make(n=0), {"a": 1, "b": 2}
+
+    def f(x):
+        if make is UserDict:
+            space["n"] += 1
+        else:
+            space.n += 1
+        counts["a"] = counts.pop("a")
+        return (x * x).sum()
+
+    gradcheck(f, [np.ones(3)])
+    assert (space["n"] if make is UserDict else space.n) == 0 and [*counts] == ["a", "b"]

@@ -704,6 +704,45 @@ def test_a_generators_block_may_end_in_another_thread(mode):
         assert (other.submit(state).result(), state()) == (outside, here)
 
 
+def test_a_generators_block_ends_no_other_block_of_the_same_object():
+    guard, x = ta.no_grad(), Tensor(np.ones(2), requires_grad=True)
+
+    def batches():
+        with guard:
+            yield
+
+    def other():
+        with guard:
+            inside.set()
+            closed.wait()
+            seen.append((x * 2).requires_grad)
+
+    generator, inside, closed, seen = batches(), threading.Event(), threading.Event(), []
+    begins = threading.Thread(target=next, args=(generator,))
+    begins.start()
+    begins.join()
+    another = threading.Thread(target=other)
+    another.start()
+    inside.wait()
+    generator.close()
+    closed.set()
+    another.join()
+    assert seen == [False] and (x * 2).requires_grad
+
+
+def test_a_copy_of_a_mode_has_no_blocks():
+    """A module may have one, and be copied in its block."""
+    with (guard := ta.no_grad()):
+        for other in copy.deepcopy(guard), pickle.loads(pickle.dumps(guard)):
+            assert type(other) is ta.no_grad and not other.runs
+
+
+def test_an_array_that_masks_nothing_is_an_array():
+    x = Tensor(np.ones(3), requires_grad=True)
+    (x * 2).backward(np.ma.ones(3))
+    assert x.grad.tolist() == [2.0] * 3
+
+
 def test_several_threads_differentiate_at_once():
     x, results = leaf(50), {}
 

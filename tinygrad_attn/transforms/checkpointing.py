@@ -102,8 +102,7 @@ def _agree(first, again):
         is_close = type(a) is type(value) is float and np.isclose(a, value, equal_nan=True)
         return is_close or a in (None, value)
 
-    with np.errstate(all="ignore"):
-        return all(are_alike(a, value, some) for a, (value, some, _) in zip(first, again))
+    return all(are_alike(a, value, some) for a, (value, some, _) in zip(first, again))
 
 
 class _Attributes(Listener):
@@ -235,6 +234,7 @@ class _Call:
                         "from it. Use two checkpoints, one for each, or none."
                     )
 
+    @np.errstate(all="ignore")
     def compare(self, outputs, uses):
         """Raise ValueError if the second run did, used or returned something else."""
         if [y.shape for y in outputs] != [first.shape for first in self.arrays] or any(
