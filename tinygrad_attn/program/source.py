@@ -140,7 +140,7 @@ def is_close(found, expected, size):
     if np.shape(found) != expected.shape or found.dtype != expected.dtype:
         return False
     digits = np.finfo(expected.dtype).eps ** 0.6 if is_floating(expected) else 0
-    return np.allclose(found, expected, digits, digits * size + 1e-300, equal_nan=True)
+    return np.allclose(found, expected, digits, digits * size, equal_nan=True)
 
 
 def largest_in(array):
