@@ -5,6 +5,7 @@ import functools
 import gc
 import operator
 import pickle
+import sys
 import threading
 import warnings
 import weakref
@@ -730,11 +731,31 @@ def test_a_generators_block_ends_no_other_block_of_the_same_object():
     assert seen == [False] and (x * 2).requires_grad
 
 
+def test_many_threads_may_enter_one_mode():
+    """As those of a web server do that call a decorated function."""
+    x, seen, before = Tensor(np.ones(2), requires_grad=True), [], sys.getswitchinterval()
+    predict = ta.no_grad()(lambda: (x * 2).requires_grad)
+
+    def work():
+        seen.extend((predict(), (x * 2).requires_grad) for _ in range(500))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert seen == [(False, True)] * 3000
+
+
 def test_a_copy_of_a_mode_has_no_blocks():
     """A module may have one, and be copied in its block."""
     with (guard := ta.no_grad()):
         for other in copy.deepcopy(guard), pickle.loads(pickle.dumps(guard)):
-            assert type(other) is ta.no_grad and not other.runs
+            assert type(other) is ta.no_grad and not other._runs
 
 
 def test_an_array_that_masks_nothing_is_an_array():

@@ -97,7 +97,7 @@ def array_of(x):
 
 
 def is_masked(x):
-    """Return whether x is an array with masked elements. Only then is numpy.ma imported."""
+    """Return whether x is an array with masked elements. Only a `mask` imports numpy.ma."""
     return hasattr(x, "mask") and np.ma.is_masked(x)
 
 

@@ -130,7 +130,7 @@ class _Mode(ContextDecorator):
 
     _setting: str
     _value: bool
-    runs: list[dict[str, Any]]
+    _runs: dict[int, dict[str, Any]]
 
     @overload
     def __new__(cls) -> Self: ...
@@ -138,26 +138,27 @@ class _Mode(ContextDecorator):
     def __new__(cls, function: _Function) -> _Function: ...  # type: ignore[misc]
     def __new__(cls, function=None) -> Any:
         mode = super().__new__(cls)
-        mode.runs = []  # those in which its blocks have begun
+        mode._runs = {}  # those in which its blocks have begun, by id; each thread changes its own
         return mode if function is None else mode(function)  # a decorator without parentheses
 
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
         here = context.__dict__
-        self.runs.append(here)
+        self._runs[id(here)] = here
         here["blocks"][self._setting].append((self, here[self._setting]))
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        here, began = context.__dict__, {id(run): run for run in self.runs}
-        if id(here) not in began:  # This block is a generator's, and began in another thread.
-            if len(began) != 1:
+        here = context.__dict__
+        if id(here) not in self._runs:  # This block is a generator's, and began in another thread.
+            if len(self._runs) != 1:
                 return  # in which thread, nobody knows
-            (here,) = began.values()
-        self.runs.pop(max(i for i, run in enumerate(self.runs) if run is here))
+            (here,) = self._runs.values()
         blocks = here["blocks"][self._setting]
         last = max(i for i, (block, _) in enumerate(blocks) if block is self)
         _, before = blocks.pop(last)
+        if all(block is not self for block, _ in blocks):
+            self._runs.pop(id(here), None)
         if blocks[last:]:  # This block is a generator's, and another began inside it.
             blocks[last] = blocks[last][0], before
         else:

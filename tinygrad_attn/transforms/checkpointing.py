@@ -77,6 +77,9 @@ class _Uses(Listener):
         return variables, [x for x in alive if not tracked(x)]
 
 
+SOME = 16  # elements of each array of floats, which are compared up to rounding
+
+
 def _noted(x):
     """Return (a number or an array's checksum, some elements of floats, a weak reference to them).
 
@@ -88,9 +91,6 @@ def _noted(x):
         return inplace.checksum_of(x), None, None
     some = x.flat[:: max(1, x.size // SOME)] if x.size else x.ravel()
     return inplace.checksum_of(x), some, ref(inplace.owner(x))
-
-
-SOME = 16
 
 
 def _agree(first, again):
