@@ -1,8 +1,8 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
 Hooks on the tensors that the model computes from its parameters tell the backward pass to call a
-function at its end, which averages all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
-Rajbhandari et al., 2020).
+function at its end, which averages all gradients. `ShardedAdamW` divides the optimiser's state
+among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
 """
 
 from collections.abc import Iterator, Mapping
