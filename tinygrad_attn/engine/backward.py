@@ -107,8 +107,9 @@ def _paths(roots, wanted, inner):
     ends, needed = goal if inner else (), set(goal)
     oldest = min((x._node.number if x._node else 0 for x in goal), default=0)
     computed = history(roots, ends)
-    if not inner:
-        needed.update(*(_together(x, computed) for x in goal if x._node))
+    for x in () if inner else goal:
+        if x._node:
+            needed.update(_together(x, computed))
     for y in computed:
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
             y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
