@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tinygrad_attn import Tensor, nn, op
+from tinygrad_attn import Tensor, checkpoint, nn, op
 from tinygrad_attn.check import detect_anomaly
 from tinygrad_attn.engine import context
 from tinygrad_attn.functional import cross_entropy, layer_norm, softmax
@@ -103,6 +103,8 @@ def test_what_comes_in_is_told_from_what_was_made():
     assert "already contains NaN, at index (0, 0)" in text
     loss = np.sqrt(t(0)).sum()
     assert "ran outside detect_anomaly" in caught(lambda: loss.backward())
+    again = caught(lambda: checkpoint(np.sqrt, t(0)).sum().backward())
+    assert "outside" not in again and "test_anomaly.py" in again
 
 
 def test_a_training_inside_remembers_living_results_only():

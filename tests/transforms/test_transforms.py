@@ -783,6 +783,19 @@ def test_a_checkpointed_method_repeats_the_attributes_of_its_module():
     assert_close(x.grad, np.cos(np.ones(3)))
 
 
+def test_a_checkpoint_repeats_the_attributes_of_the_modules_that_run_around_it():
+    class Encoder(nn.Module):
+        def forward(self, x):
+            self.factor = 2.0
+            y = checkpoint(lambda x: np.sin(x) * self.factor, x)
+            self.factor = 3.0
+            return y
+
+    x = Tensor(np.ones(3), requires_grad=True)
+    Encoder()(x).sum().backward()
+    assert_close(x.grad, 2 * np.cos(np.ones(3)))
+
+
 @pytest.mark.parametrize("first, second, what", OTHERS.values(), ids=OTHERS)
 def test_checkpoint_says_what_differs_in_the_second_run(first, second, what):
     """Also where the outputs are equal: the gradients need not be."""
