@@ -726,6 +726,23 @@ def test_a_function_may_log_in_one_of_the_two_runs():
     assert_close(x.grad, np.full(3, 8.0))
 
 
+@pytest.mark.parametrize("factor", [None, 2.0])
+def test_second_derivatives_through_a_hook_that_changes_a_gradient_are_refused(factor):
+    """The hook would be called with two parts of the gradient. A hook that looks changes nothing."""
+    model = nn.Sequential(nn.Tanh())
+    model[0].register_full_backward_hook(lambda *gs: factor and (gs[1][0] * factor,))
+    x, found = Tensor(np.ones(3), requires_grad=True), []
+    for call in (model, lambda x: checkpoint(model, x)):
+        (g,) = ta.grad((call(x) ** 2).sum(), x, create_graph=True)
+        found.append(g.numpy())
+        if factor is None:
+            found.append(ta.grad(g.sum(), x)[0].numpy())
+    np.testing.assert_array_equal(found[: len(found) // 2], found[len(found) // 2 :])
+    if factor:
+        with pytest.raises(ValueError, match="differentiated again"):
+            ta.grad(g.sum(), x)
+
+
 def test_the_gradient_of_a_tensor_between_is_refused():
     """Somebody may see it in ta.activations, but the graph inside is not kept."""
     model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), Tensor(np.ones((2, 3), np.float32))

@@ -172,11 +172,12 @@ def _hooked(module, hooks, args):
         gradients, grad_output = grad_output, None
         if gradients is None:  # no gradient came through the module
             return None
+        new = None
         for hook in hooks:
-            result = hook.function(module, grad_input, gradients)
+            result = hook.function(module, grad_input if new is None else new, gradients)
             if result is not None:
-                grad_input = _checked(hook, result, args)
-        return grad_input
+                new = _checked(hook, result, args)
+        return new
 
     return _bundled(args, call_hooks), keep
 

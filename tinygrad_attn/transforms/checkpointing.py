@@ -105,6 +105,25 @@ def _agree(first, again):
     return all(are_alike(a, value, some) for a, (value, some, _) in zip(first, again))
 
 
+class _Changed(Listener):
+    """The tensors whose gradients hooks have changed."""
+
+    def __init__(self):
+        self.tensors = {}  # as an ordered set
+
+    def replaced(self, x, before, after):
+        self.tensors[x] = None
+
+
+def _refuse_a_part(_):
+    """Raise ValueError, as a hook for the second pass: the rest comes by another run."""
+    raise ValueError(
+        "a hook inside a checkpointed function has changed a gradient that is now differentiated "
+        "again, when the hook would get only a part of the gradient. Call the function without "
+        "checkpoint()."
+    )
+
+
 class _Attributes(Listener):
     """The attributes of modules in the first run, before it called or changed them.
 
@@ -212,8 +231,12 @@ class _Call:
         self.refuse_gradients_between(outputs, [outputs[i] for i in g])
         wanted = [x for x, needed in zip(self.inputs, needs) if needed]
         roots = [outputs[i] for i in g]
-        with context.entered(recording=recorded):
+        changed, present = _Changed(), context.listeners
+        listeners = (*present, changed) if recorded else present
+        with context.entered(recording=recorded, listeners=listeners):
             found = sweep(roots, [*g.values()], wanted=wanted, create_graph=recorded, inner=True)
+        for x in changed.tensors:
+            x._tracked.functions.append(_refuse_a_part)
         return [found.get(x) for x in self.inputs] + [None] * len(self.constants)
 
     def refuse_gradients_between(self, outputs, used):
@@ -287,7 +310,8 @@ def checkpoint(f: Callable[..., Result], *xs, **keywords) -> Result:
     random numbers, for example in dropout. It changes no buffer. `ta.activations` records the first
     run, and gets gradients from the second. Checkpoints can be nested and differentiated more than
     once. Inside f, take gradients with value_and_grad or vjp. The gradient of an output contains
-    no contributions of other outputs that f computes from it, so hooks on it are refused. Raises
+    no contributions of other outputs that f computes from it, so hooks on it are refused. So are
+    second derivatives through a hook in f that changes a gradient. Raises
     ValueError if the second run returns a different output, and RuntimeError if a tensor computed
     in f is used outside without being returned. Like torch.utils.checkpoint. Source: T. Chen et
     al., "Training deep nets with sublinear memory cost" (2016).
