@@ -688,7 +688,15 @@ def test_a_generators_block_may_end_before_a_block_that_began_inside_it(first, s
         assert state() == outside
 
 
-@pytest.mark.parametrize("mode", MODES)
+LAYER = ta.nn.Linear(2, 2)
+BLOCKS = {mode.__name__: mode for mode in MODES} | {
+    "patch": lambda: ta.patch(LAYER, {"": lambda y: y * 0}),
+    "activations": lambda: ta.activations(LAYER),
+    "record_attention": ta.record_attention,
+}
+
+
+@pytest.mark.parametrize("mode", BLOCKS.values(), ids=BLOCKS)
 def test_a_generators_block_may_end_in_another_thread(mode):
     """It ends in the thread where it began, and changes nothing in the other."""
 
@@ -696,13 +704,23 @@ def test_a_generators_block_may_end_in_another_thread(mode):
         with mode():
             yield
 
-    state = lambda: (ta.engine.context.recording, ta.is_plain())
+    def state():
+        here = ta.engine.context
+        return here.recording, here.plain, here.patches, here.listeners
+
     with ThreadPoolExecutor(1) as other, ta.no_grad():
         outside, here = other.submit(state).result(), state()
         steps = generator()
         other.submit(next, steps).result()
         steps.close()
         assert (other.submit(state).result(), state()) == (outside, here)
+
+
+def test_an_interrupt_just_before_a_pass_begins_leaves_nothing_behind():
+    """No call of Python's comes between the change of the run and the block that undoes it."""
+    before = ta.engine.context.captured()
+    ta.engine.backward.Pass(recorded=False)  # interrupted before `with`
+    assert ta.engine.context.captured() == before
 
 
 def test_a_generators_block_ends_no_other_block_of_the_same_object():

@@ -261,11 +261,12 @@ class Pass:
     def __init__(self, recorded, wanted=None):
         self.wanted = wanted  # the inputs of grad(), or None in backward(), which fills .grad
         self.at_end = {}  # functions, called once, after .grad is filled
-        here = context.__dict__
-        self.before = here["recording"], here["backward_pass"]
-        here["recording"], here["backward_pass"] = bool(recorded), self
+        self.recorded = bool(recorded)
 
     def __enter__(self):
+        here = context.__dict__  # the last call: an interrupt arrives here, or in the block
+        self.before = here["recording"], here["backward_pass"]
+        here["recording"], here["backward_pass"] = self.recorded, self
         return self
 
     def __exit__(self, *_):

@@ -5,10 +5,10 @@ change:
 
 - The package reports its own writes (by an optimiser or `t[i] = v`) with `changed(array)`.
 - Assigning `t.data` gives one tensor another array, with `replace`. No memory is written.
-- Memory is **lent** while the user holds `t.data`, `t.numpy()` or a view of it. It has a checksum
-  from the moment when the user got it, which is compared when the last view is gone.
-- A node keeps checksums of the values that its VJPs read if the user can write to them when the op
-  runs: lent memory, and operands that are ndarrays. (Of arrays among the settings, it has copies.)
+- Memory is **lent** while the user holds `t.data`, `t.numpy()` or a view of it. What the user got
+  has a checksum from that moment, which is compared when the last view is gone.
+- A node keeps checksums of the values that its VJPs read if they are in lent memory when the op
+  runs. Of operands that are ndarrays, and of arrays among the settings, it has copies.
 
 All events take the next sequence number, so comparing numbers shows whether an event came after the
 creation of a node. This module never affects a result.
@@ -30,15 +30,16 @@ _lock = new_lock()
 
 @dataclass(slots=True)
 class Loan:
-    """Memory that the user can write to, through views that are in use."""
+    """An array to which the user can write, through views that are in use."""
 
+    array: ndarray
     number: int  # of the event when it was handed out
     checksum: int  # at that event
     views: int = 0
 
 
-lent: dict[int, Loan] = {}
-"""The loan of memory, by the id of the array that owns it."""
+lent: dict[int, dict[int, Loan]] = {}
+"""The loans of memory, by the id of the array that owns it and the id of the lent array."""
 
 written: dict[int, int] = {}
 """The number of the last write to memory, by the id of the array that owns it."""
@@ -110,23 +111,30 @@ def hand_out(array):
     # view lives until the last view of it is gone.
     view, base = np.asarray(memoryview(array)), owner(array)
     with _lock:
-        if (loan := lent.get(id(base))) is None:
-            loan = Loan(_event(), checksum_of(base))
+        loans = lent.get(id(base), {})
+        loan = loans.get(id(array)) or Loan(array, _event(), checksum_of(array))
         loan.views += 1
-        lent[id(base)] = loan  # also if the last other view has just been collected
-    finalize(view, _returned, base).atexit = False
+        loans[id(array)] = loan  # also if the last other view has just been collected
+        lent[id(base)] = loans
+    finalize(view, _returned, base, loan).atexit = False
     return view
 
 
-def _returned(base):
+def _returned(base, loan):
     """Record that an array through which the user could write is gone."""
     with _lock:
-        loan = lent[id(base)]
         loan.views -= 1
         if not loan.views:
+            del lent[id(base)][id(loan.array)]
+        if not lent[id(base)]:
             del lent[id(base)]
-    if not loan.views and checksum_of(base) != loan.checksum:
+    if not loan.views and _differs(loan):
         changed(base)
+
+
+def _differs(loan):
+    """Return whether the user has written to a lent array."""
+    return checksum_of(loan.array) != loan.checksum
 
 
 def unshared(array):
@@ -144,24 +152,27 @@ def was_changed(array, since):
     if not has_memory(array):
         return False
     base = owner(array)
-    loan = lent.get(id(base))
-    by_user = loan and loan.number > since and checksum_of(base) != loan.checksum
-    return by_user or written.get(id(base), 0) > since
+    loans = [loan for loan in lent.get(id(base), {}).values() if loan.number > since]
+    return written.get(id(base), 0) > since or any(map(_differs, loans))
 
 
-def protect(node, y):
-    """Store the checksums of the values that VJPs read and the user can write to."""
-    checksums = {}
-    for place, value in enumerate((y, *node.inputs)):
+def protect(node, y, operands):
+    """Let the node keep copies of ndarrays and checksums of lent memory that its VJPs read."""
+    inputs, checksums = [*node.inputs], {}
+    for place, value in enumerate((y, *operands)):
         array = array_of(value)
+        is_operand = place and array is value
         can_change = (
             is_writeable(array)
-            if place and array is value  # an operand that is no tensor
+            if is_operand
             else lent and has_memory(array) and id(owner(array)) in lent
         )
-        if can_change and node.op.reads(place, create_graph=True):
-            checksums[place] = checksum_of(array)
-    node.checksums = checksums or None
+        if can_change and node.op.reads(node, place, create_graph=True):
+            if is_operand:
+                inputs[place - 1] = np.array(array)
+            else:
+                checksums[place] = checksum_of(array)
+    node.inputs, node.checksums = tuple(inputs), checksums or None
 
 
 def check(y, create_graph):
@@ -173,7 +184,7 @@ def check(y, create_graph):
     for place, value in enumerate((y, *node.inputs)):
         replacement, other_type = replaced(value) if latest_replacement > number else (0, 0)
         different = other_type > number
-        if not different and node.op.reads(place, create_graph):
+        if not different and node.op.reads(node, place, create_graph):
             array = array_of(value)
             if place in checksums:
                 different = checksum_of(array) != checksums[place]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, MutableSet
 from copy import copy
+from itertools import repeat
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -70,7 +71,8 @@ class Op:
         self.vjps: tuple = ()  # one for each input,
         self.joint_vjp = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
-        self.read = [False]  # whether VJPs read y, each input, and what follows the last of these
+        # Whether each VJP reads y, each input, and what follows the last of these.
+        self.read: Iterable[list[bool]] = ()
         self.__name__ = type(forward).__name__  # unless it has a name
         functools.update_wrapper(self, forward, updated=())
         if vjps:
@@ -95,8 +97,10 @@ class Op:
             )
         self.vjps, self.joint_vjp = vjps, None
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
-        for names in self._note_values_read(*filter(None, vjps)):
-            names = [name.lstrip("_") for name in names]
+        values = [_values_of(vjp) if vjp else ["_"] for vjp in vjps]
+        self.read = [[name[0] != "_" for name in each] for each in values]
+        for each in values:
+            names = [name.lstrip("_") for name in each]
             if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
                     f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
@@ -113,25 +117,19 @@ class Op:
         gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
-        self._note_values_read(vjp)
+        self.read = repeat([name[0] != "_" for name in _values_of(vjp)])
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
         return vjp
 
-    def _note_values_read(self, *vjps):
-        """Note which values the VJPs read. Return their parameters' names for y and the inputs."""
-        signatures = [inspect.signature(vjp).parameters.values() for vjp in vjps]
-        names = [[p.name for p in each if p.kind < p.KEYWORD_ONLY][1:] for each in signatures]
-        self.read = []
-        for place in range(max(map(len, names), default=1)):
-            at_place = [each[min(place, len(each) - 1)] for each in names]
-            self.read.append(any(name[0] != "_" for name in at_place))
-        return names
-
-    def reads(self, place, create_graph=False):
+    def reads(self, node, place, create_graph=False):
         """Return whether a pass reads y (place 0) or an input (from 1). References read all."""
-        op, read = self.stands_for, self.stands_for.read
-        all_read = create_graph and self.reference or not op.trusted
-        return all_read or read[min(place, len(read) - 1)]
+        op = self.stands_for
+        if create_graph and self.reference or not op.trusted:
+            return True
+        for row, x in zip(op.read, node.inputs):
+            if isinstance(x, Variable) and row[place if place < len(row) else -1]:
+                return True
+        return False
 
     def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
@@ -187,7 +185,7 @@ class Op:
                 )
                 node = Node(next_number(), self, kept, settings, saved, here["scope"])
                 if any_array or inplace.lent:
-                    inplace.protect(node, y)
+                    inplace.protect(node, y, inputs)
         output = tensor_of(y, node)
         for listener in here["listeners"]:
             listener.computed(self, inputs, settings, output)
@@ -286,6 +284,12 @@ class Op:
         output = function(*node.inputs, **node.settings)
         gradients = sweep([output], [g], wanted=first, create_graph=True, inner=True)
         return [(first[x], gradient) for x, gradient in gradients.items()]
+
+
+def _values_of(vjp):
+    """Return the names of a VJP's parameters for y and the inputs."""
+    parameters = inspect.signature(vjp).parameters.values()
+    return [p.name for p in parameters if p.kind < p.KEYWORD_ONLY][1:]
 
 
 def constant(settings):

@@ -61,13 +61,13 @@ class Context(threading.local):
 
     @contextmanager
     def added(self, name, *entries):
-        """Add entries to a tuple inside the block. Blocks may end in another order."""
-        setattr(self, name, (*getattr(self, name), *entries))
+        """Add entries to a tuple inside the block. Blocks may end in another order or thread."""
+        here = self.__dict__  # of this thread; a block of a generator may end in another
+        here[name] = (*here[name], *entries)
         try:
             yield
         finally:
-            others = (x for x in getattr(self, name) if all(x is not y for y in entries))
-            setattr(self, name, tuple(others))
+            here[name] = tuple(x for x in here[name] if all(x is not y for y in entries))
 
 
 context = Context()

@@ -27,23 +27,23 @@ def _rows(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _matmul_by_left(g, _y, a, b):
+def _matmul_by_left(g, _y, _a, b):
     if b.ndim == 1:
         return g.reshape(*g.shape, 1) * b
-    if a.ndim == 1:
+    if _a.ndim == 1:
         left = g.reshape(*g.shape[:-1], 1, g.shape[-1]) @ b.mT
         return left.reshape(*left.shape[:-2], left.shape[-1])
     return g @ b.mT
 
 
-def _matmul_by_right(g, _y, a, b):
+def _matmul_by_right(g, _y, a, _b):
     if a.ndim == 1:
-        if b.ndim == 1:
+        if _b.ndim == 1:
             return g * a
         a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, g.shape[-1])  # a row vector
-    if b.ndim == 1:
-        return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
-    if b.ndim == 2:  # one matrix for all rows: the product of folded rows sums over them
+    if _b.ndim == 1:
+        return (_rows(a).mT @ g.reshape(-1, 1)).reshape(_b.shape)
+    if _b.ndim == 2:  # one matrix for all rows: the product of folded rows sums over them
         return _rows(a).mT @ _rows(g)
     return a.mT @ g
 

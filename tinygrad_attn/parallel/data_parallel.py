@@ -248,7 +248,8 @@ class ShardedAdamW(AdamW):
         for p in grads:
             if self._owners[p] != self._group.rank:
                 p.grad = None
-        super().step()
+        if not grads or self._group.rank in map(self._owners.get, grads):
+            super().step()
         for p, g in grads.items():
             p.grad = g
         _send(((p, self._owners[p]) for p in grads), self._group, "ShardedAdamW.step()")
