@@ -32,14 +32,6 @@ def explain_no_more(monkeypatch):
     return lambda: monkeypatch.setattr(gradcheck, "_explanation", unexplained)
 
 
-@pytest.fixture
-def short_chains(marker, monkeypatch):
-    """Chains of nodes are shorter, but still too long for recursion."""
-    engine = sys.modules["_marks_engine"]
-    repeated = engine.repeated
-    monkeypatch.setattr(engine, "repeated", lambda node, n, *a: repeated(node, min(n, 2000), *a))
-
-
 class Enough(Exception):
     """The help text that is shown first has been found; the other checks need not be run."""
 
