@@ -18,9 +18,7 @@ signal.signal(
 
 import pytest
 from hypothesis import settings
-from support import IN_CI
-
-SEED = int(os.environ.get("TINYGRAD_ATTN_TEST_SEED", "0"))
+from support import IN_CI, SEED, begin_random_numbers
 
 settings.register_profile("local", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
@@ -44,8 +42,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """No test may depend on the ones before it: the package's generator starts each one at the same place."""
-    if package := sys.modules.get("tinygrad_attn"):
-        package.manual_seed(SEED)
+    begin_random_numbers()
 
 
 @pytest.hookimpl(hookwrapper=True)

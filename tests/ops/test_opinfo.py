@@ -13,6 +13,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from opinfo import TABLE, OutOfScope, leaves, operators, ours, samples, torch
+from support import each
 
 from tinygrad_attn import Tensor, grad, manual_seed
 
@@ -120,7 +121,7 @@ def tally():
         print(f"{count:6}  {reason}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 @pytest.mark.parametrize("name", TABLE)
 def test_pytorchs_samples(name, dtype, tally):
     op, (kind, tolerance) = operators()[name], DTYPES[dtype]
