@@ -58,6 +58,7 @@ def each(name: str, cases: Iterable[Any]) -> Callable[[Callable], Callable]:
     Like pytest.mark.parametrize, but all cases are one test, which ends with the first that fails.
     """
     cases = list(cases)
+    assert cases, f"there is no case of {name}"
 
     def joined(test: Callable) -> Callable:
         @functools.wraps(test)
