@@ -24,14 +24,6 @@ def mark(marker, name, path):
     return marker.mark(marker.exercises[name], path)
 
 
-@pytest.fixture
-def explain_no_more(monkeypatch):
-    """From its call on, gradcheck finds mistakes without looking for their causes, which takes longest."""
-    gradcheck = importlib.import_module("tinygrad_attn.check.gradcheck")
-    unexplained = lambda report, *_: None if report else "wrong slope"
-    return lambda: monkeypatch.setattr(gradcheck, "_explanation", unexplained)
-
-
 class Enough(Exception):
     """The help text that is shown first has been found; the other checks need not be run."""
 
