@@ -1,6 +1,7 @@
 """Settings for every test: one BLAS thread, no windows, and a known seed before each test."""
 
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -18,9 +19,7 @@ signal.signal(
 
 import pytest
 from hypothesis import settings
-from support import IN_CI
-
-SEED = int(os.environ.get("TINYGRAD_ATTN_TEST_SEED", "0"))
+from support import IN_CI, SEED, begin_random_numbers
 
 settings.register_profile("local", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
@@ -36,6 +35,14 @@ def browser():
         yield browser
 
 
+@pytest.fixture
+def explain_no_more(monkeypatch):
+    """From its call on, gradcheck finds mistakes without looking for their causes, which takes longest."""
+    gradcheck = importlib.import_module("tinygrad_attn.check.gradcheck")
+    unexplained = lambda report, *_: None if report else "wrong slope"
+    return lambda: monkeypatch.setattr(gradcheck, "_explanation", unexplained)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Spare the garbage collector what every test keeps: modules, tables and the tests themselves."""
     gc.collect()
@@ -44,8 +51,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """No test may depend on the ones before it: the package's generator starts each one at the same place."""
-    if package := sys.modules.get("tinygrad_attn"):
-        package.manual_seed(SEED)
+    begin_random_numbers()
 
 
 @pytest.hookimpl(hookwrapper=True)

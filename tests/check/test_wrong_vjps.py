@@ -459,7 +459,9 @@ def test_what_joins_right_ops_wrongly_is_reported(name):
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e4])
-def test_one_wrong_element_of_600_is_found_at_any_size_of_values(scale):
+def test_one_wrong_element_of_600_is_found_at_any_size_of_values(explain_no_more, scale):
+    """To look for its cause takes seconds, and the tests around this one do."""
+    explain_no_more()
     x = np.random.default_rng(3).standard_normal(600) * scale
     off = np.where(np.arange(600) == 77, 1.1, 1)
     for made in (

@@ -6,11 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from support import require
+from support import installed
 from webpage import external
 
-require("sklearn")
-require("matplotlib")
+installed("sklearn", "matplotlib")
 
 import tinygrad_attn as ta
 from tinygrad_attn import cli

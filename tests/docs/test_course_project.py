@@ -14,11 +14,8 @@ class Enough(Exception):
 
 
 @pytest.fixture
-def first(marker, tmp_path, monkeypatch):
-    """Marks a step of the solution with a change, up to the first check that fails; with a shorter chain, which is still too long for recursion."""
-    for case in sys.modules["_exam_cases"].CASES:
-        if "10,000 times" in case.name:
-            monkeypatch.setitem(case.values, "N", 2000)
+def first(marker, short_chains, tmp_path, monkeypatch):
+    """Marks a step of the solution with a change, up to the first check that fails."""
     Marks = sys.modules["_marking"].Marks
     failed = Marks.failed
 
@@ -274,7 +271,7 @@ def test_a_usual_mistake_is_named(first, step, right, wrong, said):
     assert said in marks.help, str(marks)
 
 
-def test_a_wrong_rule_costs_its_own_checks_alone(marker, tmp_path):
+def test_a_wrong_rule_costs_its_own_checks_alone(marker, short_chains, tmp_path):
     """The rule of products for the first factor; the network is trained with right methods."""
     path = tmp_path / "mine.py"
     path.write_text(
@@ -291,7 +288,7 @@ def test_a_wrong_rule_costs_its_own_checks_alone(marker, tmp_path):
     )
 
 
-def test_a_wrong_loss_costs_its_own_checks_alone(marker, tmp_path):
+def test_a_wrong_loss_costs_its_own_checks_alone(marker, short_chains, tmp_path):
     """The training is marked with the right loss, and the parameters without the list of losses."""
     for right, wrong, costs in (
         ("(shifted * onehot).sum(axis=1)).mean()", "(shifted * onehot).sum(axis=1)).sum()", 2),
@@ -303,7 +300,7 @@ def test_a_wrong_loss_costs_its_own_checks_alone(marker, tmp_path):
         assert sum(not line.ok and line.weight > 0 for line in marks.lines) == costs, str(marks)
 
 
-def test_a_step_is_marked_alone(marker, tmp_path):
+def test_a_step_is_marked_alone(marker, short_chains, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(SOLUTION.replace("y = np.exp", "y = np.exp2"))
     for step, ok in (("2", True), ("5", False)):
@@ -314,7 +311,7 @@ def test_a_step_is_marked_alone(marker, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def exam(marker, tmp_path_factory):
+def exam(marker, short_chains, tmp_path_factory):
     """Returns the exam's verdicts on the text of an engine, up to one that `wanted` does not have."""
     path = tmp_path_factory.mktemp("exam") / "mine.py"
 

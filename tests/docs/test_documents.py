@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from support import each
 
 import tinygrad_attn as ta
 from tests.benchmarks.report import RESULTS, dumps, markdown, summary
@@ -61,7 +61,7 @@ def test_every_file_that_contributing_names_is_there():
     ]
 
 
-@pytest.mark.parametrize("page", quotes.pages(), ids=lambda page: page.name)
+@each("page", quotes.pages())
 def test_every_quote_is_what_the_source_says(page):
     text = page.read_text("utf-8")
     assert quotes.renewed(text) == text, "run `python docs/quotes.py --write`, and read the page"

@@ -4,10 +4,9 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 from enumeration import asserted, unmet
 from pages import blocks
-from support import ROOT
+from support import ROOT, each
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
@@ -57,7 +56,7 @@ def headings(text: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", ALL, ids=names(ALL))
+@each("page", ALL)
 def test_what_a_page_links_to_is_there(page):
     text = page.read_text("utf-8")
     prose = re.sub(r"(?ms)^(`{3,}).*?^\1", "", text)
@@ -76,7 +75,7 @@ def test_what_a_page_links_to_is_there(page):
     asserted(complaints)
 
 
-@pytest.mark.parametrize("page", ALL, ids=names(ALL))
+@each("page", ALL)
 def test_no_python_stands_in_a_block_that_is_not_run(page):
     """A fence without its language, or with one that tests/docs/test_pages.py does not know, would be passed over."""
     text = page.read_text("utf-8")

@@ -20,7 +20,7 @@ DOCUMENTED = {"state: y = a * b, a is overwritten, backward of y"}
 
 
 @pytest.fixture
-def examined(marker, tmp_path):
+def examined(marker, short_chains, tmp_path):
     """The verdicts on an engine, and the sentences, in this process; maybe up to the first bad one."""
 
     def run(path_or_text, only="", to_the_first=False):
@@ -454,13 +454,16 @@ class NoProduct(np.ndarray):
     __rmatmul__ = __matmul__
 
 
-def test_the_sites_editor_marks_an_engine_with_the_same_words(capfd, marker, tmp_path):
+def test_the_sites_editor_marks_an_engine_with_the_same_words(
+    capfd, marker, short_chains, tmp_path
+):
     """A page marks in one process, and is told which case was running when it had to be stopped."""
     path = tmp_path / "exam.py"
     path.write_text(SOLUTION, "utf-8")
-    chosen, told = marker.find("exam"), []
+    groups, told = "order,shapes,state", []  # right, wrong, and not offered
+    chosen = marker.find(f"exam {groups}")._replace(name="exam")
     marks = sys.modules["_apart"].mark_here(chosen, path, told.append, "")
-    assert marker.outcome(chosen, marks, path) + "\n" == said(capfd, path, code=1)
+    assert marker.outcome(chosen, marks, path) + "\n" == said(capfd, path, "--only", groups, code=1)
     stopped = next(text for text in told if "order: x - x" in text)
     marks = sys.modules["_apart"].mark_here(chosen, path, told.append, stopped, 10)
     assert marks.lines[2].verdict == "no end in 10 s"

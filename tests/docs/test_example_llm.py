@@ -387,14 +387,11 @@ def test_fine_tuning_from_the_command_line(file, tmp_path):
 
 # ---- the real model
 
-QUESTIONS = (
-    *("What is the capital of France?", "Why is the sky blue?", "Hello!"),
-    *("What is 2 + 2?", "Translate 'good morning' to French."),
-)
+QUESTIONS = "Why is the sky blue?", "Translate 'good morning' to French."
 
 
 def test_real_answers_are_those_of_torch(real):
-    """Greedy tokens of five prompts with the cache; every score is that of PyTorch for the whole text."""
+    """Greedy tokens of two prompts with the cache; every score is that of PyTorch for the whole text."""
     model, tokenizer = real
     weights = {name: p.numpy() for name, p in model.named_parameters()}
     decoder = _smollm.Decoder(model)

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import ROOT, require
+from support import ROOT, installed, require
 
 sys.path.insert(0, str(ROOT / "examples"))
 
@@ -250,7 +250,7 @@ def test_the_decoder_is_causal_and_the_cache_changes_nothing():
 
 
 def test_learns_to_sort_and_draws_where_it_looked(tmp_path):
-    require("matplotlib")
+    installed("matplotlib")
     settings = ["--length", 4, "--steps", 100, "--out", "n\u00e9w/where.png"]
     done = run("sort_sequences.py", *settings, folder=tmp_path, output="ascii")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from pages import blocks
-from support import ROOT, require
+from support import ROOT, installed, require
 
 nbformat = require("nbformat")
-for library in ("nbclient", "ipykernel"):
-    require(library)
+installed("nbclient", "ipykernel")
 
 from tinygrad_attn import cli
 

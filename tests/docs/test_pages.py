@@ -25,7 +25,9 @@ from support import ROOT
 PAGES = sorted(
     page
     for page in [*ROOT.glob("[A-Z]*.md"), *ROOT.glob("docs/**/*.md")]
-    if "_build" not in page.parts and blocks(page.read_text("utf-8"))
+    if "_build" not in page.parts
+    and page.name != "README.zh-CN.md"  # has the code of README.md
+    and blocks(page.read_text("utf-8"))
 )
 
 
@@ -54,6 +56,15 @@ def test_every_block_runs(page):
         if block.printed:
             same = doctest.OutputChecker().check_output(block.printed, block.shown, flags)
             assert same, f"{page.name}:{block.line} prints\n{block.shown}"
+
+
+def test_the_chinese_readme_has_the_code_of_the_english_one():
+    """Except for its comments."""
+    code = lambda name: [
+        (block.language, re.sub(" *#.*", "", block.code))
+        for block in blocks((ROOT / name).read_text("utf-8"))
+    ]
+    assert code("README.zh-CN.md") == code("README.md")
 
 
 def test_the_list_of_names_has_every_public_name():

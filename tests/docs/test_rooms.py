@@ -7,7 +7,7 @@ import ast
 import sys
 
 import pytest
-from support import ROOT
+from support import ROOT, each
 
 from tinygrad_attn import errors
 from tinygrad_attn.program import symbol
@@ -49,7 +49,7 @@ def imported(path):
             yield from ((room(name), node.lineno) for name in names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each("path", MODULES)
 def test_a_module_imports_only_from_above(path):
     own = room([path.relative_to(PACKAGE).with_suffix("").parts[0]])
     for name, line in imported(path):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import wrong_answers
 from live import IDLE, RUN_ALL, native, opened, press, same, served, solution, stub, write
 from support import EXERCISES, ROOT, changed, require
 
@@ -30,9 +31,10 @@ CHAPTERS = {
     )
 }
 WRONG = {
-    name: [changed(solution(name), right, wrong) for at, right, wrong, _ in MISTAKES if at == name][
-        :2
-    ]
+    name: [
+        *(changed(solution(name), right, wrong) for at, right, wrong, _ in MISTAKES if at == name),
+        *(f"{solution(name)}\n\n{wrong}\n" for at, wrong, *_ in wrong_answers.WRONG if at == name),
+    ][:2]
     for name in CHAPTERS
 }
 counted = {"blocks": 0, "failed": 0, "shown": 0, "of the course": 0}

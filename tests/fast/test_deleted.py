@@ -9,8 +9,8 @@ import pytest
 from support import ROOT
 
 NUMBERS = [
-    "tests/ops/test_opinfo.py",  # PyTorch's samples of operators,
-    "tests/nn/test_moduleinfo.py",  # and of modules
+    "tests/ops/test_properties.py",  # values and gradients of each function of F are PyTorch's,
+    "tests/nn/test_every_class.py",  # those of each module are, to second order
     "tests/transforms/test_transforms.py",  # derivatives of derivatives
     "tests/cli/test_cli.py::test_seeds_runs_all_or_the_one_named",
 ]
@@ -18,13 +18,15 @@ NUMBERS = [
 # in float64 is computed by the same text in float32, and in training by the same as in evaluation;
 # a Transformer is made of layers that are asked; one test reads what the detection says; how
 # transforms nest and what they leave behind is the engine's, which has no part in fast/; and an op
-# that no kernel replaces is the same text, so of PyTorch's operators those of F are asked, and
-# others that multiply, broadcast and scatter.
+# that no kernel replaces is the same text, so those of F and with a kernel are asked, and others
+# that add, multiply and join.
 NOT_OF_NUMBERS = (
     "not memory and not quick and not threads and not notebook and not skipped and not float32"
     " and not says_when_what_it_uses_was_changed and not inside_another and not evaluation"
     " and not transforms_can_be_nested and not Transformer-training"
-    " and (not pytorchs_samples or nn.functional or softmax or mm or mul or add or gather or index)"
+    " and (not test_properties or nothing_given and"
+    " (F. or relu or matmul or scatter or getitem or embedding or add or multiply or concatenate))"
+    " and (not test_every_class or values_are or slopes)"
 )
 
 

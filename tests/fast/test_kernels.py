@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support import each
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -248,7 +249,7 @@ def several(request):
     threads.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 @pytest.mark.parametrize("name", TABLE)
 def test_kernels_equal_their_references_to_second_order(name, dtype):
     with ta.plain():

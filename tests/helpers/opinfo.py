@@ -1,6 +1,7 @@
 """PyTorch's own samples for its operators, and our function for each operator, with PyTorch's argument names."""
 
 import math
+from functools import cache
 
 import numpy as np
 from support import require
@@ -10,7 +11,6 @@ from tinygrad_attn import Tensor, ops
 
 torch = require("torch")
 require("expecttest")
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 
 class OutOfScope(Exception):
@@ -506,7 +506,14 @@ TABLE = {
         np.linalg.norm, None
     )(x, ord, dim, keepdim, dtype=dtype),
 }
-OPERATORS = {f"{op.name}/{op.variant_test_name}".rstrip("/"): op for op in op_db}
+
+
+@cache
+def operators():
+    """Return PyTorch's operators by name. It takes seconds to import them, in one process of the tests."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {f"{op.name}/{op.variant_test_name}".rstrip("/"): op for op in op_db}
 
 
 def samples(name, dtype):
@@ -515,7 +522,7 @@ def samples(name, dtype):
     The public `sample_inputs` also looks through the whole stack for the name of a test, which takes most of its time.
     """
     torch.manual_seed(0)
-    op = OPERATORS[name]
+    op = operators()[name]
     return [*op.sample_inputs_func(op, "cpu", dtype, requires_grad=True)]
 
 

@@ -6,18 +6,24 @@
 Optional libraries may be missing on a developer's machine. In CI, a missing library is an error, never a skip.
 """
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import re
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]  # the repository
 EXERCISES = ROOT / "docs" / "course" / "exercises"
 MARKING = ROOT / "docs" / "course" / "marking"
+SEED = int(os.environ.get("TINYGRAD_ATTN_TEST_SEED", "0"))
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -31,6 +37,51 @@ def require(name: str) -> ModuleType:
                 f"CI must have {name}: it belongs to the extra `test` ({error})"
             ) from error
         pytest.skip(f"{name} is not installed (pip install -e '.[test]')", allow_module_level=True)
+
+
+def installed(*names: str) -> None:
+    """Skip as `require` does, without the import, which takes a second for some libraries."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            require(name)
+
+
+def begin_random_numbers() -> None:
+    """Let the package's generator start at the same place."""
+    if package := sys.modules.get("tinygrad_attn"):
+        package.manual_seed(SEED)
+
+
+def each(name: str, cases: Iterable[Any]) -> Callable[[Callable], Callable]:
+    """Run a test on many small cases, which must be fast: a test of its own costs two milliseconds.
+
+    Like pytest.mark.parametrize, but all cases are one test, which ends with the first that fails.
+    """
+    cases = list(cases)
+    assert cases, f"there is no case of {name}"
+
+    def joined(test: Callable) -> Callable:
+        @functools.wraps(test)
+        def run(*args: Any, **fixtures: Any) -> None:
+            skips = []
+            for case in cases:
+                begin_random_numbers()
+                try:
+                    test(*args, **fixtures, **{name: case})
+                except pytest.skip.Exception as skip:
+                    skips.append(skip)
+                except BaseException as error:
+                    error.add_note(f"{name} = {case!r:.200}")
+                    raise
+            if len(skips) == len(cases):
+                raise skips[-1]
+
+        signature = inspect.signature(test)
+        others = [p for p in signature.parameters.values() if p.name != name]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return joined
 
 
 def zoo() -> ModuleType:

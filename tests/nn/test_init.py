@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support import require
+from support import each, require
 
 from tinygrad_attn import Tensor, random
 from tinygrad_attn.nn import init
@@ -32,7 +32,7 @@ FILLS = {
 
 
 @pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("shape", [(2, 3), (1, 5), (30, 20), (4, 3, 5)])
+@each("shape", [(2, 3), (1, 5), (30, 20), (4, 3, 5)])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-6), ("float64", 1e-14)])
 def test_numbers_and_draws(fill, shape, dtype, tolerance):
     torch.manual_seed(42)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import require
+from support import each, require
 
 from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op
 from tinygrad_attn.engine import context
@@ -308,8 +308,9 @@ HIDING: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("part", [nn.ReLU(), nn.Parameter([1.0]), nn.Buffer([1.0])], ids=repr)
-@pytest.mark.parametrize("inner, outer", [*itertools.product(HIDING, [None, *HIDING])])
+@each("part", [nn.ReLU(), nn.Parameter([1.0]), nn.Buffer([1.0])])
+@each("outer", [None, *HIDING])
+@pytest.mark.parametrize("inner", HIDING)
 def test_a_plain_collection_of_parts_is_refused(inner, outer, part):
     """However deep the parts are, and when they are added."""
     value = HIDING[inner](part)

@@ -12,7 +12,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from opinfo import OPERATORS, TABLE, OutOfScope, leaves, ours, samples, torch
+from opinfo import TABLE, OutOfScope, leaves, operators, ours, samples, torch
+from support import each
 
 from tinygrad_attn import Tensor, grad, manual_seed
 
@@ -120,10 +121,10 @@ def tally():
         print(f"{count:6}  {reason}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 @pytest.mark.parametrize("name", TABLE)
 def test_pytorchs_samples(name, dtype, tally):
-    op, (kind, tolerance) = OPERATORS[name], DTYPES[dtype]
+    op, (kind, tolerance) = operators()[name], DTYPES[dtype]
     failures, left, passed = [], Counter(), 0
     for i, sample in enumerate(samples(name, kind)):
         try:

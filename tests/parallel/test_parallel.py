@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ranks import TIMEOUT, finished, start
 from ranks import passes as ranks_pass
-from support import ROOT, require
+from support import ROOT, installed, require
 
 require("mpi4py")
 PROGRAMS = ROOT / "tests" / "parallel" / "programs.py"
@@ -154,7 +154,7 @@ def test_the_example_of_divided_layers_equals_whole_layers(tmp_path):
 
 
 def test_the_example_runs_on_two_ranks(tmp_path):
-    require("sklearn")
+    installed("sklearn")
     code, out, err = finished(start(2, ROOT / "examples" / "data_parallel.py", folder=tmp_path))
     assert code == 0 and out.count("2 ranks") == 1, out + err
 

@@ -719,7 +719,7 @@ WIDE = {
     "settings": (
         lambda x: (
             np.einsum(f"{LETTERS},{LETTERS}->{LETTERS[1:]}", x, x)
-            + np.pad(x[0], [(1, 2)] * 12).sum()
+            + np.pad(x[0], [(0, 1)] * 12).sum()
         ),
         (np.ones((1,) * 12 + (2,)),),
     ),

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support import require
+from support import each, require
 
 from tinygrad_attn import Tensor, nn, random
 from tinygrad_attn.random import Generator
@@ -74,7 +74,7 @@ def assert_equal(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("seed", [0, 42, 2**32 - 1])
+@each("seed", [0, 42, 2**32 - 1])
 def test_each_draw_after_a_seed(name, seed):
     torch.manual_seed(seed)
     random.manual_seed(seed)

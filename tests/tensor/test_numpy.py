@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 from numpytable import CASES, FLAT, P, R
+from support import each
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
@@ -51,7 +52,7 @@ def plain(x):
 # ---- what is differentiated
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@each("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_values_shapes_and_dtypes_are_numpys(case, dtype):
     arrays = [x.astype(dtype) for x in floats([case[2], case[3]])]
@@ -105,7 +106,7 @@ def test_what_is_flat_has_zero_gradient(case):
 SEVERAL = [c for c in CASES if len(floats([c[2], c[3]])) > 1 and c[0] is not np.full_like]
 
 
-@pytest.mark.parametrize("case", SEVERAL, ids=lambda c: c[1].__name__)
+@each("case", SEVERAL)
 def test_arrays_may_stand_for_any_of_the_tensors(case):
     arrays = floats([case[2], case[3]])
     together = [Tensor(x, requires_grad=True) for x in arrays]

@@ -8,6 +8,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from support import each
 from webpage import external
 
 import tinygrad_attn as ta
@@ -150,7 +151,7 @@ def every_op():
     return [x for x in found.values() if isinstance(x, Op) and (x.vjps or x.joint_vjp)]
 
 
-@pytest.mark.parametrize("op", every_op(), ids=lambda op: op.__name__)
+@each("op", every_op())
 def test_the_rule_of_every_op_is_the_text_of_its_vjp(op):
     """Compiled again, the text does what the VJP does, instruction by instruction."""
     for i, vjp in enumerate(op.vjps):
