@@ -179,7 +179,7 @@ class Text:
         precedence = PRECEDENCE.get(sign, 0)
         left, right = max(precedence, 1), precedence + 1
         if sign == "**":
-            left = right = ATOM
+            left, right = ATOM, precedence  # from right to left
         first = self.of(a, left, beside(a, b))
         return f"{first} {sign} {self.of(b, right, beside(b, a))}", precedence
 
