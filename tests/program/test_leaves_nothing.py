@@ -1,15 +1,21 @@
 """`ta.source` leaves nothing behind: what it runs, it undoes, for this thread and for all others."""
 
 import copy
+import logging
 import pickle
+import sys
 import threading
-from collections import Counter, OrderedDict, defaultdict
+from argparse import Namespace
+from collections import Counter, OrderedDict, UserDict, defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
+from tinygrad_attn.functional import softmax
+from tinygrad_attn.program.restore import contents
 
 X = np.random.default_rng(0).standard_normal((4, 3))
 KEPT: list = []
@@ -163,6 +169,29 @@ def test_dicts_of_all_kinds_are_as_before(kind):
     ta.source(f, X)
     assert type(counts) is before and [*dict.items(counts)] == [*content.items()]
     assert [*counts] == [*content]
+
+
+@pytest.mark.parametrize("kind", [Namespace, SimpleNamespace, UserDict])
+def test_attributes_of_namespaces_are_as_before(kind):
+    """Their classes are of the standard library, whose other objects are left alone."""
+    holder = kind()
+    holder.calls = 10
+
+    def f(x):
+        holder.calls += 1
+        return x.sum()
+
+    ta.source(f, X)
+    assert holder.calls == 10
+
+
+def test_no_variable_of_a_library_is_restored():
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Dropout(0.5))
+    names = ("tinygrad_attn", "numpy", "sys", "logging")
+    modules = [m for name, m in [*sys.modules.items()] if name.partition(".")[0] in names]
+    theirs = {id(x) for m in modules for x in vars(m).values() if isinstance(x, (list, dict))}
+    found = contents([model, lambda x: np.sum(model(x)), softmax, logging.getLogger(), KEPT])
+    assert theirs.isdisjoint(map(id, found)) and any(x is KEPT for x in found)
 
 
 def test_activations_are_those_of_the_users_calls():
