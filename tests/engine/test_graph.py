@@ -36,22 +36,47 @@ def test_each_use_of_a_tensor_adds_to_its_gradient():
 
 
 class Told(ta.engine.Listener):
-    """Notes all that a watcher is told."""
+    """Notes all events of a computation."""
 
     def __init__(self):
-        self.computed_, self.begun, self.shares, self.ended = [], [], [], []
+        self.events = []
 
-    def computed(self, op, inputs, settings, result):
-        self.computed_.append((op, inputs, settings, result))
+    def computed(self, op, inputs, settings, output):
+        self.events.append(("computed", op, inputs, settings, output))
 
     def pulling(self, y, g):
-        self.begun.append((y, np.copy(g)))
+        self.events.append(("pulling", y, float(g)))
 
-    def pulled(self, y, record, g, i, x, share, total):
-        self.shares.append((y, record, np.copy(g), i, x, np.copy(share), np.copy(total)))
+    def pulled(self, y, node, g, i, x, contribution, total):
+        numbers = float(g), float(contribution), float(total)
+        self.events.append(("pulled", y, node, i, x, *numbers))
 
-    def finished(self, tensors):
-        self.ended.append([*tensors])
+    def replaced(self, x, before, after):
+        self.events.append(("replaced", x, float(before), float(after)))
+
+
+def test_a_listener_hears_of_each_step():
+    told, x, w = Told(), Tensor(3.0, requires_grad=True), Tensor(5.0, requires_grad=True)
+    with ta.engine.listening(told):
+        y = x.sum(keepdims=True)
+        z = y * w + x
+        y.register_hook(lambda g: g.numpy() + 4)
+        z.backward(retain_graph=True)
+    product = z._node.inputs[0]
+    assert told.events == [
+        ("computed", y._node.op, (x,), y._node.settings, y),
+        ("computed", product._node.op, (y, w), {}, product),
+        ("computed", z._node.op, (product, x), {}, z),
+        ("pulling", z, 1),
+        ("pulled", z, z._node, 0, product, 1, 1, 1),
+        ("pulled", z, z._node, 1, x, 1, 1, 1),
+        ("pulling", product, 1),
+        ("pulled", product, product._node, 0, y, 1, 5, 5),
+        ("pulled", product, product._node, 1, w, 1, 3, 3),
+        ("replaced", y, 5, 9),
+        ("pulling", y, 9),
+        ("pulled", y, y._node, 0, x, 9, 9, 10),
+    ]
 
 
 def test_backward_twice_adds_up_and_needs_retain_graph():
