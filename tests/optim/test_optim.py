@@ -33,7 +33,7 @@ SHAPES = [
     (1, 1, 7),
 ]  # four small ones, gathered, and a large one, updated where it is
 SETTINGS = [
-    ("SGD", {"lr": 0.1}),
+    ("SGD", {}),
     ("SGD", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),

@@ -18,7 +18,9 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, transforms
 from tinygrad_attn.program.file import FRESH
+from tinygrad_attn.program.symbol import METHODS, Symbol
 from tinygrad_attn.program.text import SIGNS
+from tinygrad_attn.tree import tree_leaves
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
@@ -450,6 +452,29 @@ def test_a_copy_is_written_into_alone(copy):
 
     program = ta.source(lambda x: f(x.detach().numpy()), SRC[0, 0], backward=False)
     assert_close(program(SRC[0, 0]), f(SRC[0, 0]))
+
+
+def test_the_methods_of_a_traced_array_are_those_of_an_array():
+    given = {"take": ([2, 0],), "swapaxes": (0, 1), "repeat": (2,), "clip": (-1, 1)}
+    ways = {
+        **{n: lambda a, n=n: getattr(a, n)(*given.get(n, ())) for n in METHODS.split()},
+        "dot": lambda a: a.dot(a.T),
+        "searchsorted": lambda a: a[0].searchsorted(a[1]),
+        "astype": lambda a: a.astype(np.float32),
+        "flatten": lambda a: a.flatten(),
+        "T": lambda a: a.T,
+        "mT": lambda a: a[None].mT,
+        "reshape": lambda a: (a.reshape(4, 3), a.reshape((2, 6)), a.reshape(-1)),
+        "transpose": lambda a: (a.transpose(), a.transpose(1, 0), a[None].transpose((2, 0, 1))),
+    }
+    asked = {"item", "tolist", "as_it_is", "erf"}  # of numbers, and of the package
+    public = {n for n in vars(Symbol) if n[0] != "_" and n not in Symbol.__slots__}
+    assert public - asked - {"base", "value"} <= ways.keys()
+    f = lambda a: {name: way(a) for name, way in ways.items()}
+    numbers = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]])  # stay an array
+    program, others = ta.source(f, numbers, backward=False), 3 - 2 * numbers
+    for found, expected in zip(tree_leaves(program(others)), tree_leaves(f(others)), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_constants_are_taken_as_they_are_when_they_are_used():
