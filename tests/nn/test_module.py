@@ -560,6 +560,19 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in net.state_dict().items())
 
 
+def test_a_hint_is_one_of_the_first_twenty_missing_names():
+    """To look through all of them would take long where nothing matches."""
+    many = nn.Module()
+    for letter in "abcdefghijklmnopqrstu":
+        setattr(many, 4 * letter, nn.Parameter(np.ones(1)))
+    with pytest.raises(ValueError) as error:
+        many.load_state_dict({"ttt": np.ones(1), "uuu": np.ones(1)})
+    assert str(error.value).splitlines()[-2:] == [
+        "  unexpected: 'ttt'. Did you mean 'tttt'?",
+        "  unexpected: 'uuu'.",
+    ]
+
+
 def test_pytorch_takes_a_state_dict_as_it_is():
     torch = require("torch")
     ours = nn.TransformerEncoderLayer(8, 2, 16)
