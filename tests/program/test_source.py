@@ -878,6 +878,19 @@ def test_constants_are_computed_unless_their_elements_are_equal():
     assert "0.5 * x" in ta.source(halves, SRC[0, 0]).text
 
 
+def test_constants_of_one_element_are_written_as_others_are():
+    def f(x):
+        z = np.zeros_like(x)
+        z[1:2] = np.full(1, 5.0)
+        return np.concatenate([x * z, x[:1] * np.full(1, 2.0), np.full(1, 3.0), np.ones(1)])
+
+    program = ta.source(lambda x: f(x.detach().numpy()), SRC[0, 0], backward=False)
+    assert_close(program(SRC[0, 1]), f(SRC[0, 1]))
+    assert (
+        not program.arrays() and "2.0 * x" in program.text and "np.full((1,), 3.0)" in program.text
+    )
+
+
 def test_a_constant_that_updates_write_as_a_number_has_no_line():
     first, second = np.array([0, 1, 1]), np.array([2, 3, 3])
     f = lambda x: (x[first] * 0.3).sum() + (x[second] * 0.3).sum()
