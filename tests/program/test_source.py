@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import enum
+import functools
 import inspect
 import subprocess
 import sys
@@ -108,7 +109,9 @@ def assert_tidy(text):
             assert statement.targets[0].id in read, f"nobody reads {ast.unparse(statement)}"
     for statement in function.body[1:]:
         for line in text.splitlines()[statement.lineno : statement.end_lineno]:
-            assert line.startswith(" " * 8) or line == "    )", f"continues a line: {line!r}"
+            indent = len(line) - len(line.lstrip())
+            fits = indent >= 8 if isinstance(statement, ast.Return) else indent == 8
+            assert fits or line == "    )", f"continues a line: {line!r}"
     imports = [ast.unparse(n) for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     assert imports == ["import numpy as np"]
     assert [h.name for h in helpers] == (["erf"] if "erf(" in ast.unparse(function) else [])
@@ -876,6 +879,14 @@ def test_constants_are_computed_unless_their_elements_are_equal():
     assert_right(program, places, [SRC[1, 0]])
     halves = lambda x: (x * np.exp2(-np.ones_like(x))).sum()
     assert "0.5 * x" in ta.source(halves, SRC[0, 0]).text
+
+
+def test_a_line_has_at_most_twenty_values_inside_each_other():
+    for n, lines in ((20, 1), (21, 2), (41, 2), (42, 3)):
+        f = lambda x, n=n: functools.reduce(lambda _x, _: ~_x, range(n), x)
+        program = ta.source(f, np.arange(3), backward=False)
+        assert sum("~" in line for line in program.text.splitlines()) == lines, n
+        np.testing.assert_array_equal(program(np.arange(3, 6)), f(np.arange(3, 6)))
 
 
 def test_constants_of_one_element_are_written_as_others_are():
