@@ -18,6 +18,7 @@ import pytest
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, op, ops
 from tinygrad_attn.engine import Listener, history, listening
+from tinygrad_attn.engine.bundle import bundle, members
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
@@ -531,6 +532,25 @@ def test_a_copy_of_an_op_is_the_op_itself():
 
 
 # ---- gradients that meet
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_an_output_may_be_computed_from_another(turn):
+    x = leaf(3)
+    y = x * x
+    z = y * y
+    ones = np.ones(3)
+    by_y, by_x = ta.grad([y, z][::turn], [y, x], [ones, 2 * ones][::turn])
+    np.testing.assert_allclose(by_y.numpy(), 1 + 4 * y.numpy())
+    np.testing.assert_allclose(by_x.numpy(), 2 * x.numpy() * by_y.numpy())
+
+
+def test_members_that_are_taken_out_of_a_bundle_twice_add_up():
+    x, y = leaf(3), leaf(2)
+    token = bundle(x, y)
+    (a, b), (c, _) = (members(token, [x._data, y._data]) for _ in range(2))
+    ((2 * a).sum() + (5 * b).sum() + (7 * c).sum()).backward()
+    assert x.grad.tolist() == [9] * 3 and y.grad.tolist() == [5] * 2
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])
