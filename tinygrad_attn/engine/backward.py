@@ -123,7 +123,7 @@ def _together(x, computed):
 
     If other outputs are used, the checkpoint runs again, and refuses a gradient of x without them.
     """
-    op, of = x._node.op, x._node.inputs[:1]
+    op, of = x._node.op, x._node.inputs
     if op is in_checkpoint and context.repeated is None:
         op.pull()  # raises: somebody may have used x inside, too
     if op is not member or of[0]._node.op is bundle:
