@@ -531,6 +531,21 @@ def test_a_copy_of_an_op_is_the_op_itself():
     assert pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
 
 
+@pytest.mark.parametrize("values", [[1, 2], (0.5, 1.5), [True, False], [[1], [2]]])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "?"])
+def test_lists_are_operands_as_numpy_has_them(dtype, values):
+    """Numbers of a list take the dtype of a floating-point Tensor beside them."""
+    array, known = np.array([1, 3], dtype), np.array(values)
+    for found in (ops.add(Tensor(array), values), ops.add(values, Tensor(array))):
+        taken = known.astype(dtype) if "f" in dtype and known.dtype != bool else known
+        assert found.dtype == (array + taken).dtype
+        np.testing.assert_array_equal(found.numpy(), array + taken)
+    np.testing.assert_array_equal(ops.add(values, values), known + known)
+    for wrong in ([1j], ["a"], [None]):
+        with pytest.raises(TypeError, match="add cannot take"):
+            ops.add(Tensor(array), wrong)
+
+
 # ---- gradients that meet
 
 
