@@ -451,6 +451,7 @@ def half_way(path):
     """Train half of the steps and write a checkpoint; print what all of them lead to."""
     parallel.manual_seed(9)
     run_and_save(path, range(HALF))
+    assert os.path.exists(path)  # also on ranks that do not write it
     finished, _ = on_ranks("sharded", np.float64, 1, seed=4)
     if RANK == 0:
         print("digest", digest(finished))
