@@ -902,6 +902,20 @@ def test_constants_of_one_element_are_written_as_others_are():
     )
 
 
+@pytest.mark.parametrize("example", [np.zeros(8), np.ones(8)])
+def test_what_is_equal_in_the_example_is_no_constant(example):
+    def f(x):
+        y, z = np.exp(x), x.copy()
+        y[0] = 5.0
+        z[1:] += y[1:]
+        np.add.at(z, [0, 0], y[:2])
+        return y * z, np.where(x > 0.5, y, z), x.sum() * y
+
+    program = ta.source(lambda x: f(x.detach().numpy()), example, backward=False)
+    for found, expected in zip(program(SRC[0, 1]), f(SRC[0, 1]), strict=True):
+        assert_close(found, expected)
+
+
 def test_a_constant_that_updates_write_as_a_number_has_no_line():
     first, second = np.array([0, 1, 1]), np.array([2, 3, 3])
     f = lambda x: (x[first] * 0.3).sum() + (x[second] * 0.3).sum()
