@@ -295,7 +295,7 @@ def accumulate(gradients):
             t._grad = g
 
 
-def backward(outputs, gradients, retain_graph=False, create_graph=False):
+def backward(outputs, gradients, retain_graph, create_graph):
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
     if context.repeated is not None:
         raise RuntimeError(
