@@ -905,11 +905,12 @@ def test_constants_of_one_element_are_written_as_others_are():
 @pytest.mark.parametrize("example", [np.zeros(8), np.ones(8)])
 def test_what_is_equal_in_the_example_is_no_constant(example):
     def f(x):
-        y, z = np.exp(x), x.copy()
+        y, z, w = np.exp(x), x.copy(), np.sin(x)
         y[0] = 5.0
         z[1:] += y[1:]
         np.add.at(z, [0, 0], y[:2])
-        return y * z, np.where(x > 0.5, y, z), x.sum() * y
+        np.add.at(w, [0, 1], y[:2])
+        return y * z, np.where(x > 0.5, y, z), np.where(x < 0, w, y), x.sum() * y
 
     program = ta.source(lambda x: f(x.detach().numpy()), example, backward=False)
     for found, expected in zip(program(SRC[0, 1]), f(SRC[0, 1]), strict=True):
@@ -935,6 +936,28 @@ def test_a_single_number_is_written_into_as_an_array_is():
     counted.vjp(lambda g, y, x: g)
     f = lambda x: counted(x.sum()) * 2 + (x.sum()[None] * 3).sum()
     assert_right(ta.source(f, SRC[0]), f, [SRC[1]])
+
+
+VIEWS = [
+    lambda x: np.broadcast_to(x, (2, 5, 7)),
+    lambda x: np.expand_dims(x, 0),
+    lambda x: np.flip(x),
+    lambda x: np.diagonal(x),
+    lambda x: np.rot90(x),
+    lambda x: np.atleast_3d(x),
+    lambda x: x.reshape(7, 5),
+    lambda x: x.T,
+    lambda x: x[1:],
+]
+
+
+@pytest.mark.parametrize("dtype", [int, float])
+def test_no_result_is_a_view_of_an_argument(dtype):
+    x = np.arange(35, dtype=dtype).reshape(5, 7)
+    for f in VIEWS:
+        found = ta.source(f, x, backward=False)(x)
+        np.testing.assert_array_equal(found, f(x))
+        assert not np.shares_memory(found, x) and found.flags.writeable
 
 
 def test_what_is_returned_without_a_copy_was_never_a_view():
