@@ -571,6 +571,30 @@ def test_what_a_hook_computes_is_recorded_with_the_pass(create_graph):
     np.testing.assert_allclose(g.numpy(), 2 * x.numpy() * w.numpy() ** 2)
 
 
+@pytest.mark.parametrize("uses", [1, 2, 3])
+def test_a_leafs_gradient_has_the_leafs_layout_in_memory(uses):
+    x, w = leaf(3, 4), leaf(4, 3)
+    sum((np.swapaxes(x, 0, 1) * w).sum() for _ in range(uses)).backward()
+    np.testing.assert_allclose(x.grad.numpy(), uses * w.numpy().T)
+    assert x.grad.numpy().flags.c_contiguous
+
+
+def test_a_hook_cannot_write_into_a_gradient():
+    """It may be that of another tensor, too."""
+    x = leaf(3)
+    x.register_hook(lambda g: g.data.fill(0))
+    with pytest.raises(ValueError, match="read-only"):
+        (x * x).sum().backward()
+
+
+def test_a_listener_hears_of_gradients_that_are_added_to_those_of_before():
+    told, x = Told(), Tensor(3.0, requires_grad=True)
+    x.sum().backward()
+    with listening(told):
+        x.sum().backward()
+    assert [e[1].__name__ for e in told.events if e[0] == "computed"] == ["sum", "add"]
+
+
 def test_members_that_are_taken_out_of_a_bundle_twice_add_up():
     x, y = leaf(3), leaf(2)
     token = bundle(x, y)
