@@ -1,9 +1,10 @@
 """`python -m tests.mutants`: change the package in one place at a time; a test has to fail.
 
 The changes are made in a copy of the repository: a sign, a factor, the order of two operands, an
-axis, a term, an epsilon, an index. Error texts, types and comparisons are left alone. For each
-change the tests of its subpackage run until the first one fails. A change that none notices is a
-survivor: write the test that would have found it, or make the code plainer.
+axis, a term, an epsilon, an index. Error texts, types, comparisons (with their tolerances) and the
+length of pauses are left alone. For each change the tests of its subpackage run until the first one
+fails. A change that none notices is a survivor: write the test that would have found it, or make
+the code plainer.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ TESTS = {  # the subpackages whose numbers are tested, and tests beside those of
 NEGATED = {"add": "subtract", "subtract": "add", "maximum": "minimum", "minimum": "maximum"}
 SIGNS: dict[type, type] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
 TURNED = (ast.Sub, ast.Div, ast.MatMult, ast.Pow)
+NUMBERLESS = {"warn", "describe", "TypeVar", "allclose", "isclose", "array_equal", "sleep"}
 SYMMETRIC = {"isinstance", "getattr", "hasattr", "setattr", "zip", "max", "min"} | NEGATED.keys()
 
 
@@ -109,7 +111,8 @@ def changed_calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     first = 1 if name == "where" else 0
     pair = node.args[first : first + 2]
     if len(pair) == 2 and name not in SYMMETRIC and name != "swapaxes":
-        if not any(isinstance(x, (ast.Starred, ast.Constant)) for x in pair):
+        constant = any(isinstance(x, (ast.Starred, ast.Constant)) for x in pair)
+        if not constant and ast.dump(pair[0]) != ast.dump(pair[1]):
             args = [*node.args[:first], pair[1], pair[0], *node.args[first + 2 :]]
             yield "operand", replaced(node, args=args)
 
@@ -123,13 +126,13 @@ def replaced(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def left_out(node: ast.AST) -> bool:
-    """Whether no number depends on what is in here: errors, texts, checks, predicates, types."""
+    """Whether no number depends on what is in here: errors, texts, checks, types, pauses."""
     node = node.value if isinstance(node, ast.Expr) else node
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Compare, ast.BoolOp)):
         return True
     if isinstance(node, ast.Call):
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        return name in ("warn", "describe", "TypeVar") or name.startswith("check")
+        return name in NUMBERLESS or name.startswith("check")
     if isinstance(node, ast.FunctionDef):
         return "repr" in node.name or node.name.lstrip("_").startswith("check")
     texts = (ast.Constant, ast.JoinedStr)

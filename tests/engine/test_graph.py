@@ -18,6 +18,7 @@ import pytest
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, op, ops
 from tinygrad_attn.engine import Listener, history, listening
+from tinygrad_attn.engine.bundle import bundle, members
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
@@ -36,22 +37,47 @@ def test_each_use_of_a_tensor_adds_to_its_gradient():
 
 
 class Told(ta.engine.Listener):
-    """Notes all that a watcher is told."""
+    """Notes all events of a computation."""
 
     def __init__(self):
-        self.computed_, self.begun, self.shares, self.ended = [], [], [], []
+        self.events = []
 
-    def computed(self, op, inputs, settings, result):
-        self.computed_.append((op, inputs, settings, result))
+    def computed(self, op, inputs, settings, output):
+        self.events.append(("computed", op, inputs, settings, output))
 
     def pulling(self, y, g):
-        self.begun.append((y, np.copy(g)))
+        self.events.append(("pulling", y, float(g)))
 
-    def pulled(self, y, record, g, i, x, share, total):
-        self.shares.append((y, record, np.copy(g), i, x, np.copy(share), np.copy(total)))
+    def pulled(self, y, node, g, i, x, contribution, total):
+        numbers = float(g), float(contribution), float(total)
+        self.events.append(("pulled", y, node, i, x, *numbers))
 
-    def finished(self, tensors):
-        self.ended.append([*tensors])
+    def replaced(self, x, before, after):
+        self.events.append(("replaced", x, float(before), float(after)))
+
+
+def test_a_listener_hears_of_each_step():
+    told, x, w = Told(), Tensor(3.0, requires_grad=True), Tensor(5.0, requires_grad=True)
+    with ta.engine.listening(told):
+        y = x.sum(keepdims=True)
+        z = y * w + x
+        y.register_hook(lambda g: g.numpy() + 4)
+        z.backward(retain_graph=True)
+    product = z._node.inputs[0]
+    assert told.events == [
+        ("computed", y._node.op, (x,), y._node.settings, y),
+        ("computed", product._node.op, (y, w), {}, product),
+        ("computed", z._node.op, (product, x), {}, z),
+        ("pulling", z, 1),
+        ("pulled", z, z._node, 0, product, 1, 1, 1),
+        ("pulled", z, z._node, 1, x, 1, 1, 1),
+        ("pulling", product, 1),
+        ("pulled", product, product._node, 0, y, 1, 5, 5),
+        ("pulled", product, product._node, 1, w, 1, 3, 3),
+        ("replaced", y, 5, 9),
+        ("pulling", y, 9),
+        ("pulled", y, y._node, 0, x, 9, 9, 10),
+    ]
 
 
 def test_backward_twice_adds_up_and_needs_retain_graph():
@@ -505,7 +531,76 @@ def test_a_copy_of_an_op_is_the_op_itself():
     assert pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
 
 
+@pytest.mark.parametrize("values", [[1, 2], (0.5, 1.5), [True, False], [[1], [2]]])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "?"])
+def test_lists_are_operands_as_numpy_has_them(dtype, values):
+    """Numbers of a list take the dtype of a floating-point Tensor beside them."""
+    array, known = np.array([1, 3], dtype), np.array(values)
+    for found in (ops.add(Tensor(array), values), ops.add(values, Tensor(array))):
+        taken = known.astype(dtype) if "f" in dtype and known.dtype != bool else known
+        assert found.dtype == (array + taken).dtype
+        np.testing.assert_array_equal(found.numpy(), array + taken)
+    np.testing.assert_array_equal(ops.add(values, values), known + known)
+    for wrong in ([1j], ["a"], [None]):
+        with pytest.raises(TypeError, match="add cannot take"):
+            ops.add(Tensor(array), wrong)
+
+
 # ---- gradients that meet
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_an_output_may_be_computed_from_another(turn):
+    x = leaf(3)
+    y = x * x
+    z = y * y
+    ones = np.ones(3)
+    by_y, by_x = ta.grad([y, z][::turn], [y, x], [ones, 2 * ones][::turn])
+    np.testing.assert_allclose(by_y.numpy(), 1 + 4 * y.numpy())
+    np.testing.assert_allclose(by_x.numpy(), 2 * x.numpy() * by_y.numpy())
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_what_a_hook_computes_is_recorded_with_the_pass(create_graph):
+    x, w = leaf(3), leaf(3)
+    y = x * x
+    for t in x, y:
+        t.register_hook(lambda g: g * w)
+    (g,) = ta.grad(y.sum(), x, create_graph=create_graph)
+    assert g.requires_grad == create_graph
+    np.testing.assert_allclose(g.numpy(), 2 * x.numpy() * w.numpy() ** 2)
+
+
+@pytest.mark.parametrize("uses", [1, 2, 3])
+def test_a_leafs_gradient_has_the_leafs_layout_in_memory(uses):
+    x, w = leaf(3, 4), leaf(4, 3)
+    sum((np.swapaxes(x, 0, 1) * w).sum() for _ in range(uses)).backward()
+    np.testing.assert_allclose(x.grad.numpy(), uses * w.numpy().T)
+    assert x.grad.numpy().flags.c_contiguous
+
+
+def test_a_hook_cannot_write_into_a_gradient():
+    """It may be that of another tensor, too."""
+    x = leaf(3)
+    x.register_hook(lambda g: g.data.fill(0))
+    with pytest.raises(ValueError, match="read-only"):
+        (x * x).sum().backward()
+
+
+def test_a_listener_hears_of_gradients_that_are_added_to_those_of_before():
+    told, x = Told(), Tensor(3.0, requires_grad=True)
+    x.sum().backward()
+    with listening(told):
+        x.sum().backward()
+    assert [e[1].__name__ for e in told.events if e[0] == "computed"] == ["sum", "add"]
+
+
+def test_members_that_are_taken_out_of_a_bundle_twice_add_up():
+    x, y = leaf(3), leaf(2)
+    token = bundle(x, y)
+    (a, b), (c, _) = (members(token, [x._data, y._data]) for _ in range(2))
+    ((2 * a).sum() + (5 * b).sum() + (7 * c).sum()).backward()
+    assert x.grad.tolist() == [9] * 3 and y.grad.tolist() == [5] * 2
 
 
 @pytest.mark.parametrize("shape", [(), (3,)])

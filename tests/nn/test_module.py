@@ -561,6 +561,31 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in net.state_dict().items())
 
 
+@pytest.mark.parametrize("name", ["body", "scale", "training", "label"])
+def test_what_is_deleted_is_gone(name):
+    net = Net().eval()
+    net.label = "a plain attribute"
+    kept = {n: p for n, p in net.named_parameters() if n.partition(".")[0] != name}
+    delattr(net, name)
+    assert name not in vars(net) and dict(net.named_parameters()) == kept
+    with pytest.raises(AttributeError, match=name):
+        delattr(net, name)
+    assert net.training == (name == "training")  # as the class has it
+
+
+def test_a_hint_is_one_of_the_first_twenty_missing_names():
+    """To look through all of them would take long where nothing matches."""
+    many = nn.Module()
+    for letter in "abcdefghijklmnopqrstu":
+        setattr(many, 4 * letter, nn.Parameter(np.ones(1)))
+    with pytest.raises(ValueError) as error:
+        many.load_state_dict({"ttt": np.ones(1), "uuu": np.ones(1)})
+    assert str(error.value).splitlines()[-2:] == [
+        "  unexpected: 'ttt'. Did you mean 'tttt'?",
+        "  unexpected: 'uuu'.",
+    ]
+
+
 def test_pytorch_takes_a_state_dict_as_it_is():
     torch = require("torch")
     ours = nn.TransformerEncoderLayer(8, 2, 16)

@@ -33,7 +33,7 @@ SHAPES = [
     (1, 1, 7),
 ]  # four small ones, gathered, and a large one, updated where it is
 SETTINGS = [
-    ("SGD", {"lr": 0.1}),
+    ("SGD", {}),
     ("SGD", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
@@ -544,7 +544,9 @@ def test_clip_edge_cases():
     assert optim.clip_grad_norm_([p], 1.0) == 0.0
     assert optim.clip_grad_norm_([p], 1.0, -math.inf) == 0.0
     p.grad = Tensor([3.0, 4.0])
-    assert optim.clip_grad_norm_(p, 1.0) == 5.0  # one tensor instead of a list
+    with warnings.catch_warnings(action="error"):
+        assert optim.clip_grad_norm_(p, 1.0) == 5.0  # one tensor instead of a list
+        assert optim.clip_grad_norm_([], 1.0) == 0.0
     p.grad = Tensor([3.0, 4.0])
     assert (
         optim.clip_grad_norm_((x for x in [p, p]), 1.0) == 5.0

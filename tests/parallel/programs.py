@@ -138,6 +138,12 @@ def sharded():
         kept = sum(p.size for p in optimizer.state)
         numbers, largest = sum(v.size for v in one.values()), max(v.size for v in one.values())
         assert kept <= numbers / SIZE + largest and parallel.total(kept) == numbers
+        few = [nn.Parameter(np.ones(n)) for n in [1] * SIZE + [SIZE]]  # the largest has one rank
+        for p in few:
+            p.grad = Tensor(np.ones(p.shape))
+        halves = parallel.ShardedAdamW(few)
+        halves.step()
+        assert max(parallel.group.group().gather("kept", sum(p.size for p in halves.state))) == SIZE
     whole = optimizer.state_dict()
     model = make(0)
     plain = optimizer_for("adamw", model)
@@ -422,6 +428,7 @@ def small():
     assert np.isclose(told["loss"], (ranks * (ranks + 1)).sum() / (ranks + 1).sum())
     assert told["right"] == 1.0
     assert parallel.mean(np.nan if RANK else 2.0, weight=0 if RANK else 3) == 2.0
+    assert parallel.mean(RANK, **({"weight": 1} if RANK else {})) == ranks.mean()  # the default
     assert parallel.total({"n": RANK})["n"] == ranks.sum() == parallel.total(RANK)
     assert np.array_equal(parallel.total(np.full(3, 2)), np.full(3, 2 * SIZE))
     ours = parallel.group.group()
@@ -444,6 +451,7 @@ def half_way(path):
     """Train half of the steps and write a checkpoint; print what all of them lead to."""
     parallel.manual_seed(9)
     run_and_save(path, range(HALF))
+    assert os.path.exists(path)  # also on ranks that do not write it
     finished, _ = on_ranks("sharded", np.float64, 1, seed=4)
     if RANK == 0:
         print("digest", digest(finished))

@@ -294,3 +294,32 @@ def test_in_one_process_a_mean_and_a_total_are_the_values_themselves():
                 assert np.shape(found) == np.shape(values)
                 np.testing.assert_array_equal(found, values)
     assert parallel.mean(2.5, weight=7) == 2.5
+
+
+def test_ranks_that_a_checkpoint_does_not_know_draw_numbers_of_their_own(tmp_path, monkeypatch):
+    """The checkpoint is that of one rank; two or three more read it."""
+    require("safetensors")
+    import tinygrad_attn as ta
+    from tinygrad_attn import nn, parallel
+
+    model, drawn = nn.Linear(2, 2), {}
+    ta.manual_seed(3)
+    parallel.save_checkpoint(tmp_path / "one", model=model)
+
+    class OneOfThree(parallel.group.Group):
+        """Other ranks read the same file."""
+
+        def gather(self, call, value):
+            return [value] * 3
+
+    for after, rank in [(0, 0), (0, 1), (0, 2), (5, 1)]:
+        one = OneOfThree()
+        one.rank, one.size = rank, 3
+        monkeypatch.setitem(parallel.group._known, None, one)
+        ta.rand(after + 1)
+        parallel.load_checkpoint(tmp_path / "one", model=model)
+        drawn[after, rank] = ta.rand(2).numpy().tolist()
+    ta.manual_seed(3)
+    assert drawn[0, 0] == ta.rand(2).numpy().tolist()
+    assert drawn[0, 1] == drawn[5, 1]  # as often as it is resumed
+    assert len({*map(str, drawn.values())}) == 3

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import enum
+import functools
 import inspect
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, transforms
 from tinygrad_attn.program.file import FRESH
+from tinygrad_attn.program.symbol import METHODS, Symbol
 from tinygrad_attn.program.text import SIGNS
+from tinygrad_attn.tree import tree_leaves
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 rng = np.random.default_rng(0)
@@ -106,7 +109,9 @@ def assert_tidy(text):
             assert statement.targets[0].id in read, f"nobody reads {ast.unparse(statement)}"
     for statement in function.body[1:]:
         for line in text.splitlines()[statement.lineno : statement.end_lineno]:
-            assert line.startswith(" " * 8) or line == "    )", f"continues a line: {line!r}"
+            indent = len(line) - len(line.lstrip())
+            fits = indent >= 8 if isinstance(statement, ast.Return) else indent == 8
+            assert fits or line == "    )", f"continues a line: {line!r}"
     imports = [ast.unparse(n) for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     assert imports == ["import numpy as np"]
     assert [h.name for h in helpers] == (["erf"] if "erf(" in ast.unparse(function) else [])
@@ -450,6 +455,29 @@ def test_a_copy_is_written_into_alone(copy):
 
     program = ta.source(lambda x: f(x.detach().numpy()), SRC[0, 0], backward=False)
     assert_close(program(SRC[0, 0]), f(SRC[0, 0]))
+
+
+def test_the_methods_of_a_traced_array_are_those_of_an_array():
+    given = {"take": ([2, 0],), "swapaxes": (0, 1), "repeat": (2,), "clip": (-1, 1)}
+    ways = {
+        **{n: lambda a, n=n: getattr(a, n)(*given.get(n, ())) for n in METHODS.split()},
+        "dot": lambda a: a.dot(a.T),
+        "searchsorted": lambda a: a[0].searchsorted(a[1]),
+        "astype": lambda a: a.astype(np.float32),
+        "flatten": lambda a: a.flatten(),
+        "T": lambda a: a.T,
+        "mT": lambda a: a[None].mT,
+        "reshape": lambda a: (a.reshape(4, 3), a.reshape((2, 6)), a.reshape(-1)),
+        "transpose": lambda a: (a.transpose(), a.transpose(1, 0), a[None].transpose((2, 0, 1))),
+    }
+    asked = {"item", "tolist", "as_it_is", "erf"}  # of numbers, and of the package
+    public = {n for n in vars(Symbol) if n[0] != "_" and n not in Symbol.__slots__}
+    assert public - asked - {"base", "value"} <= ways.keys()
+    f = lambda a: {name: way(a) for name, way in ways.items()}
+    numbers = np.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]])  # stay an array
+    program, others = ta.source(f, numbers, backward=False), 3 - 2 * numbers
+    for found, expected in zip(tree_leaves(program(others)), tree_leaves(f(others)), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_constants_are_taken_as_they_are_when_they_are_used():
@@ -852,6 +880,42 @@ def test_constants_are_computed_unless_their_elements_are_equal():
     assert "0.5 * x" in ta.source(halves, SRC[0, 0]).text
 
 
+def test_a_line_has_at_most_twenty_values_inside_each_other():
+    for n, lines in ((20, 1), (21, 2), (41, 2), (42, 3)):
+        f = lambda x, n=n: functools.reduce(lambda _x, _: ~_x, range(n), x)
+        program = ta.source(f, np.arange(3), backward=False)
+        assert sum("~" in line for line in program.text.splitlines()) == lines, n
+        np.testing.assert_array_equal(program(np.arange(3, 6)), f(np.arange(3, 6)))
+
+
+def test_constants_of_one_element_are_written_as_others_are():
+    def f(x):
+        z = np.zeros_like(x)
+        z[1:2] = np.full(1, 5.0)
+        return np.concatenate([x * z, x[:1] * np.full(1, 2.0), np.full(1, 3.0), np.ones(1)])
+
+    program = ta.source(lambda x: f(x.detach().numpy()), SRC[0, 0], backward=False)
+    assert_close(program(SRC[0, 1]), f(SRC[0, 1]))
+    assert (
+        not program.arrays() and "2.0 * x" in program.text and "np.full((1,), 3.0)" in program.text
+    )
+
+
+@pytest.mark.parametrize("example", [np.zeros(8), np.ones(8)])
+def test_what_is_equal_in_the_example_is_no_constant(example):
+    def f(x):
+        y, z, w = np.exp(x), x.copy(), np.sin(x)
+        y[0] = 5.0
+        z[1:] += y[1:]
+        np.add.at(z, [0, 0], y[:2])
+        np.add.at(w, [0, 1], y[:2])
+        return y * z, np.where(x > 0.5, y, z), np.where(x < 0, w, y), x.sum() * y
+
+    program = ta.source(lambda x: f(x.detach().numpy()), example, backward=False)
+    for found, expected in zip(program(SRC[0, 1]), f(SRC[0, 1]), strict=True):
+        assert_close(found, expected)
+
+
 def test_a_constant_that_updates_write_as_a_number_has_no_line():
     first, second = np.array([0, 1, 1]), np.array([2, 3, 3])
     f = lambda x: (x[first] * 0.3).sum() + (x[second] * 0.3).sum()
@@ -871,6 +935,28 @@ def test_a_single_number_is_written_into_as_an_array_is():
     counted.vjp(lambda g, y, x: g)
     f = lambda x: counted(x.sum()) * 2 + (x.sum()[None] * 3).sum()
     assert_right(ta.source(f, SRC[0]), f, [SRC[1]])
+
+
+VIEWS = [
+    lambda x: np.broadcast_to(x, (2, 5, 7)),
+    lambda x: np.expand_dims(x, 0),
+    lambda x: np.flip(x),
+    lambda x: np.diagonal(x),
+    lambda x: np.rot90(x),
+    lambda x: np.atleast_3d(x),
+    lambda x: x.reshape(7, 5),
+    lambda x: x.T,
+    lambda x: x[1:],
+]
+
+
+@pytest.mark.parametrize("dtype", [int, float])
+def test_no_result_is_a_view_of_an_argument(dtype):
+    x = np.arange(35, dtype=dtype).reshape(5, 7)
+    for f in VIEWS:
+        found = ta.source(f, x, backward=False)(x)
+        np.testing.assert_array_equal(found, f(x))
+        assert not np.shares_memory(found, x) and found.flags.writeable
 
 
 def test_what_is_returned_without_a_copy_was_never_a_view():

@@ -823,6 +823,18 @@ def test_checkpoint_says_what_differs_in_the_second_run(first, second, what):
     assert x.grad is None
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_checkpoint_allows_rounding_of_the_largest_output(dtype, size):
+    """Also in an element that is nearly 0, as a difference of large ones."""
+    for errors, fits in ((16, True), (1000, False)):
+        error = errors * size * float(np.finfo(dtype).eps)
+        x, runs = Tensor(np.ones(2, dtype), requires_grad=True), iter((0, error))
+        y = checkpoint(lambda x: x * Tensor([size, next(runs)], dtype=dtype), x)  # noqa: B023
+        with nullcontext() if fits else pytest.raises(ValueError, match="but the outputs differ"):
+            y.sum().backward()
+
+
 class Lazy(nn.Module):
     """Makes its layer in the first call."""
 

@@ -123,7 +123,7 @@ def _together(x, computed):
 
     If other outputs are used, the checkpoint runs again, and refuses a gradient of x without them.
     """
-    op, of = x._node.op, x._node.inputs[:1]
+    op, of = x._node.op, x._node.inputs
     if op is in_checkpoint and context.repeated is None:
         op.pull()  # raises: somebody may have used x inside, too
     if op is not member or of[0]._node.op is bundle:
@@ -296,7 +296,7 @@ def accumulate(gradients):
             t._grad = g
 
 
-def backward(outputs, gradients, retain_graph=False, create_graph=False):
+def backward(outputs, gradients, retain_graph, create_graph):
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
     if context.repeated is not None:
         raise RuntimeError(

@@ -214,7 +214,7 @@ def functional_call(
     replacement is also visible to other threads, so each thread needs its own copy of the module.
     Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
-    parts = dict(module._named_parts(Parameter, Buffer, once=False))
+    parts = dict(module._named_parts(once=False))
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
     for path, value in parameters_and_buffers.items():
         if path not in parts:

@@ -249,11 +249,11 @@ class Module:
                     )
 
     def _named_parts(self, *kinds, recurse=True, once=True):
-        """Yield (dotted name, value) for each attribute of these kinds."""
+        """Yield (dotted name, value) for attributes of these kinds, or parameters and buffers."""
         seen = set[Any]()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
-            for kind in kinds:
+            for kind in kinds or (Parameter, Buffer):
                 for name in module._names.get(kind, ()):
                     value = values.get(name)
                     if value is not None and not (once and value in seen):
@@ -310,7 +310,7 @@ class Module:
         Create the optimiser afterwards.
         """
         dtype = floating_dtype(dtype, "a module", trainable=True)
-        for _, tensor in self._named_parts(Parameter, Buffer):
+        for _, tensor in self._named_parts():
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 inplace.replace(tensor, tensor._data.astype(dtype))
                 tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
@@ -333,7 +333,7 @@ class Module:
         """
         return {
             path: StateValue._of(value._array())
-            for path, value in self._named_parts(Parameter, Buffer, once=False)
+            for path, value in self._named_parts(once=False)
             if getattr(value, "persistent", True)
         }
 

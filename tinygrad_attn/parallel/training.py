@@ -90,8 +90,7 @@ def load_checkpoint(path: files.Path, *, model, comm=None, **parts) -> files.Pro
         if state := files.under(f"ranks.{ranks.rank}.", files.load(path)):
             random.set_rng_state(state)
         else:  # at this point, all ranks have rank 0's state
-            seed = random.default_generator().integers(0, 2**31, ())
-            random.manual_seed(int(seed) + ranks.rank)
+            random.manual_seed(zlib.crc32(random.rand(8).numpy().tobytes(), ranks.rank))
     digest = zlib.crc32(b"".join(p._array().tobytes() for p in bare.parameters()))
     if len({*ranks.gather("load_checkpoint", digest)}) > 1:
         raise RuntimeError(f"load_checkpoint: the ranks read different values from {path!r}.")

@@ -66,7 +66,7 @@ class Layout:
         return [e for e in self.order if e in self.lines]
 
     def cut(self):
-        """Split lines that are too long, and return the number of new lines."""
+        """Split lines that are too long, and return whether there are new lines."""
         before = len(self.lines)
         ahead = self.statements()[::-1]
         while ahead:
@@ -80,7 +80,7 @@ class Layout:
                 best = max(inner, key=worth)
                 self.lines.add(best)
                 ahead.append(best)
-        return len(self.lines) - before
+        return len(self.lines) > before
 
     def within(self, e):
         """Return the expressions that appear in e's line, written out or by name."""
@@ -119,10 +119,10 @@ class Layout:
         last = {x: i for i, e in enumerate(statements) for x in self.within(e)}
         last |= dict.fromkeys(self.ends, end)
         reserved = *self.traced.inputs, *self.results, *self.sizes.letters, "np", "erf"
-        taken = dict.fromkeys(reserved, end + 1)
+        taken = dict.fromkeys(reserved, end)
         for e in self.constants:
-            self.names[e] = name = free(name_of(e) if e.names else "constant", taken, 0)
-            taken[name] = end + 1
+            self.names[e] = name = free(name_of(e) if e.names else "constant", taken, -1)
+            taken[name] = end
         for i, e in enumerate(statements):
             if e not in self.result_names:
                 name = free(self.wished(e), taken, i - (e.kind == "update"))

@@ -20,7 +20,9 @@ SIGNS = {
 }  # fmt: skip
 """Functions that are written as operators."""
 UNARY, ATOM = 6, 9
-PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
+PRECEDENCE = {
+    "|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5, "**": 7,
+}  # fmt: skip
 """The precedence of operators. Comparisons, which are not listed, have the lowest."""
 PLAIN = {0: "zeros", 1: "ones"}
 
@@ -177,7 +179,7 @@ class Text:
         precedence = PRECEDENCE.get(sign, 0)
         left, right = max(precedence, 1), precedence + 1
         if sign == "**":
-            precedence, left, right = UNARY + 1, ATOM, UNARY + 1
+            left, right = ATOM, precedence  # from right to left
         first = self.of(a, left, beside(a, b))
         return f"{first} {sign} {self.of(b, right, beside(b, a))}", precedence
 
