@@ -214,7 +214,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "an operand of fewer axes": (lambda p, q: (p * np.log(q)).sum(-1), [1 + rng.random((3, 4)), 1 + rng.random((3, 4))], lambda g, y, p, q: (g[:, None] * np.log(q), g[:, None] / q), "the gradient lacks a factor input 0"),
     "rows": (lambda x: x * x, X, lambda g, y, x: np.where(np.arange(4)[:, None] == 1, 3, 2) * g * x, "wrong at index [1, :], and right elsewhere"),
     "all zeros are no threshold": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * (x - t) / x.size, 0 * g * t), "zero: "),
-    "another's, times -1": (lambda x, t: (x * t).sum(), SQUARE, lambda g, y, x, t: (g * t, -g * t), "is that of input 0 times -1"),
+    "another's, times -1": (lambda x, t: (x * t).sum(), SQUARE, lambda g, y, x, t: (g * t, -g * t), "is that of input 0; times -1"),
     "halves exchanged": (np.sin, X, lambda g, y, x: np.roll(g * np.cos(x), 2, axis=1), "right numbers in another order"),
     "index off by one": (lambda w, i: w[i], [N(5, 3), INDEX], lambda g, y, w, i: (np.stack([g[k == INDEX + 1].sum(0) for k in range(5)]), None), "right for input 1 plus 1"),
     "w of the next channel": (layer_norm, NORM, lambda g, y, x, w, b: layer_norm_back()(g, y, x, np.roll(w, 1), b), "right for input 1 moved by 1"),
