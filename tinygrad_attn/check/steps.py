@@ -22,13 +22,13 @@ from .backend import Array, Call, array_of
 from .kernel import Kernel
 from .report import agree, greatest
 from .subject import OpSubject
-from .values import MAPS, rearrangements
+from .values import MAPS, names_of, rearrangements
 
 MOST = 80  # of the steps, from the result on
 # From a step, the number of an operand, its right contribution and g to a wrong contribution.
 Mistake = Callable[[Call, int, Array, Array], Array]
 UPSIDE_DOWN = "mask or index"
-WHERE = ", where y is its result, x this operand, and the others have their numbers"
+WHERE = ", where y is its result"
 
 
 class Mistaken(Op):
@@ -53,14 +53,14 @@ missing: Mistake = lambda call, i, contribution, g: np.zeros_like(contribution)
 
 def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, str, Mistake]]:
     """Yield the kinds and texts of mistakes in the contribution to one operand."""
-    values = values_of(group[0], i)
-    for kind, how, change, _ in rearrangements(values["y"].shape):
+    values = values_of(group[0])
+    for kind, how, change, _ in rearrangements(values["y"]):
         yield kind, f"is that of g {how}", partial(of_other_g, change)
-    for kind, how, change, inside in rearrangements(values["x"].shape):
+    for kind, how, change, inside in rearrangements(array_of(group[0].inputs[i])):
         if kind == "shifted by one":
             yield kind, f"is {how}", partial(shifted, change, inside)
-    orders = {"one before": group, "one after": group[::-1]} if len(group) > 2 else {}
-    for which, calls in orders.items():
+    orders = ("one before", group), ("one after", group[::-1])
+    for which, calls in orders if len(group) > 2 else ():
         text = f"reads the values of the {which} in the loop"
         others = {id(a): b for a, b in pairwise(calls)}
         yield "wrong value", text, partial(of_neighbour, others)
@@ -99,7 +99,7 @@ def shifted(change, inside, call, i, c, g):
 
 def with_factor(of, change, power, call, i, c, g):
     """Return the contribution with a factor too many or too few."""
-    return c * change(values_of(call, i)[of]) ** power
+    return c * change(values_of(call)[of]) ** power
 
 
 def pulled(call: Call, i: int, g: Array, y=None) -> Array:
@@ -108,15 +108,15 @@ def pulled(call: Call, i: int, g: Array, y=None) -> Array:
     return dict(getattr(op, "op", op).pull(call.result if y is None else y, g))[i]
 
 
-def values_of(call: Call, i: int) -> dict[str, Array]:
+def values_of(call: Call) -> dict[str, Array]:
     """Return the operands and the result of a step, by name."""
-    names = ["x" if j == i else f"operand {j}" for j in range(len(call.inputs))]
-    return dict(zip([*names, "y"], map(array_of, [*call.inputs, call.result])))
+    names = [*names_of(call.inputs, "operand"), "y"]
+    return dict(zip(names, map(array_of, [*call.inputs, call.result])))
 
 
 def computed_with(wrong, belongs, call, i, c, g):
     """Return a contribution that is computed with another value of an operand or of the result."""
-    values, node = values_of(call, i), copy(call.result._node)
+    values, node = values_of(call), copy(call.result._node)
     values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
     *node.inputs, y = map(tensor_of, values.values())
     return pulled(call, i, g, tensor_of(y._data, node))
