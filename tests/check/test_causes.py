@@ -253,6 +253,30 @@ def test_the_cause_is_named(name):
     assert not report and some(w in report.diagnosis for w in words.split("|")), report
 
 
+def windowed(q, k, v):
+    s = np.where(band(q, 2), q @ k.T, -1e9)
+    return softmax(s) @ v
+
+
+def band(q, width):
+    before = np.arange(len(q))[:, None] - np.arange(len(q))
+    return (before >= 0) & (before < width)
+
+
+def test_where_one_gradient_says_little_another_one_is_explained():
+    def vjp(g, y, q, k, v):
+        s = q @ k.T
+        weights = softmax(np.where(band(q, 2), s, -1e9))
+        wide = weights + np.where(band(q, 3) & ~band(q, 2), np.exp(s), 0)
+        d = wide * (g @ v.T - total(g * y))
+        return d @ k, d.T @ q, weights.T @ g
+
+    inputs = [N(6, 4) / 5, 2 * N(6, 4), N(6, 4)]
+    report = gradcheck(windowed, inputs, vjp=vjp, raise_exception=False)
+    assert not report and report.worst.name == "input 0", report
+    assert "for input 0. mask or index: the slope is zero" in report.diagnosis, report
+
+
 def test_two_products_on_a_line_are_no_loop():
     swiglu = lambda a, b: a * b * sigmoid(b)
     vjp = lambda g, y, a, b: (g * b * sigmoid(b), g * a * sigmoid(b) * (1 - sigmoid(b)))

@@ -23,7 +23,6 @@ from .report import (
     greatest,
     index_of_largest,
     near,
-    worst_of,
     wrong_among,
 )
 from .steps import Steps, steps_of, wrong_number, wrong_value
@@ -250,8 +249,8 @@ HINTS = {
 
 def permuted(c: Case):
     """Find a gradient that has the right numbers at other indices."""
-    keys = np.random.default_rng(0).standard_normal(len(c.R))
-    came, right = (np.argsort(keys @ M, kind="stable") for M in (c.R, c.J))
+    g = flatten(c.f.cotangents)
+    came, right = (np.argsort(g @ M, kind="stable") for M in (c.R, c.J))
     if close(c.R[:, came], c.J[:, right], c.rtol).all():
         pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(c.J[:, pair], axis=1).any()]
         moves = ", ".join(f"{index(b, c.x)} for {index(a, c.x)}" for a, b in pairs[:4])
@@ -267,21 +266,23 @@ def product_rule(c: Case):
     if c.x.shape == c.y.shape and not c.axes_of_J:
         first = c.in_J * (c.y / c.x).reshape(-1, 1)
         yield c.multiple("wrong term: of the product rule, there is only the term g y / x", first)
-        text = "wrong term: of the product rule, the term g y / x is missing"
-        yield c.multiple(text, c.J - first)
+        yield c.multiple(
+            "wrong term: of the product rule, the term g y / x is missing", c.J - first
+        )
         text = "wrong term: all but the term g y / x of the product rule has another factor"
         yield c.multiple(text, c.J - first, c.R - first)
 
 
 def wrong_factor(c: Case):
     """Find a factor that appears in only one of R and J, or of their terms with a sum."""
-    text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
-    yield c.multiple(text, c.in_J * 1.0)
+    yield c.multiple(
+        "wrong factor: the gradient is g itself: the op's own derivative is missing", c.in_J * 1.0
+    )
     yield c.multiple("wrong axis: the gradient is the sum of g over all axes", np.ones(c.J.shape))
     usable = [("1", np.ones((1, 1))), *c.factors()]
     pairs = sorted(permutations(range(len(usable)), 2), key=max)
     terms, mixing = [("", c.J, c.R)], np.eye(*c.J.shape) == 0
-    if c.axes_of_J and (c.off & mixing).any():
+    if c.axes_of_J:
         inside = f", in the term with the sum over axes {c.axes_of_J}"
         terms.append((inside, mixing * c.J, mixing * c.R))
     for (inside, J, R), (i, j) in product(terms, pairs):
@@ -339,8 +340,9 @@ def special_value(c: Case, of_kind: str = "wrong value"):
 def g_times(c: Case):
     """Find a gradient that is g times a known value."""
     for name, v in c.factors():
-        text = f"wrong factor: the gradient is g times {name}, which is not the derivative"
-        yield c.multiple(text, c.in_J * v)
+        yield c.multiple(
+            f"wrong factor: the gradient is g times {name}, which is not the derivative", c.in_J * v
+        )
 
 
 # ---- patterns of zeros and errors
@@ -371,13 +373,17 @@ def zeros(c: Case):
             "pass (a causal mask, the index of the maximum, a shift, the inverse of argsort)."
         )
     if (lost.any(axis=0) & c.in_R.any(axis=0)).any() and not others_off:
-        on_diagonal = c.x.shape == c.y.shape and not c.mixes(lost)
-        where = "the same index" if on_diagonal else places(lost.any(axis=1).reshape(c.y.shape))
+        where, cause = "the same index", "a mask or a sum without its diagonal"
+        if c.x.shape != c.y.shape or c.mixes(lost):
+            where, cause = places(lost.any(axis=1).reshape(c.y.shape)), OVERWRITTEN
         yield (
-            f"missed use: the contribution from the output at {where} is missing. Look for a "
-            "missing sum, a repeated index that overwrites (use np.add.at), a loop that ends too "
-            "early, or a mask without its diagonal."
+            f"missed use: the contribution from the output at {where} is missing. Look for {cause}."
         )
+
+
+OVERWRITTEN = (
+    "a missing sum, a repeated index that overwrites (use np.add.at), or a loop that ends too early"
+)
 
 
 def mixing(c: Case):
@@ -465,9 +471,10 @@ def off_entries(f: Subject, limits: Limits = STRICT) -> list[Entry]:
 
 
 def wrong_slope(f, suspect: str = "") -> Finding:
-    """Find a gradient of an op or a kernel that differs from the slope, and explain it.
+    """Find gradients of an op or a kernel that differ from the slope, and explain them.
 
-    If several are wrong, the one of the input `suspect` is explained, or else the worst.
+    If several are wrong, that of the input `suspect` is explained, or else the worst. If its
+    mistake has no name, the next one that has a name is added.
     """
     note, entries, names = "", off_entries(f), f.names
     for length in (5, 4) if entries else ():
@@ -480,11 +487,13 @@ def wrong_slope(f, suspect: str = "") -> Finding:
                 f, entries = shorter, still_off
                 break
     inputs = [n.replace("operand", "input").rpartition(", which is ")[2] for n in names]
-    off = [e for e, name in zip(entries, inputs) if name == suspect and e.wrong.any()]
-    if not (entry := worst_of(off or entries)):
-        return None
-    which = [e.name for e in entries].index(entry.name)
-    finding = of_jacobians(f, which) or of_elements(entry)
-    if len(f.operands) > 1:
-        finding += f" Look at its VJP for {names[which]}."
-    return finding + note
+    wrong, findings = [k for k, e in enumerate(entries) if e.wrong.any()], list[str]()
+    for k in sorted(wrong, key=lambda k: (inputs[k] != suspect, -greatest(entries[k].error))):
+        look = f" Look at its VJP for {names[k]}." * (len(f.operands) > 1)
+        findings.append((of_jacobians(f, k) or of_elements(entries[k])) + look)
+        if not findings[-1].startswith(("VJP", "some elements")):
+            del findings[1:-1]
+            break
+    else:
+        del findings[1:]
+    return " ".join(findings) + note if findings else None

@@ -61,9 +61,8 @@ def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, str, Mistak
             yield kind, f"is {how}", partial(shifted, change, inside)
     orders = ("one before", group), ("one after", group[::-1])
     for which, calls in orders if len(group) > 2 else ():
-        text = f"reads the values of the {which} in the loop"
-        others = {id(a): b for a, b in pairwise(calls)}
-        yield "wrong value", text, partial(of_neighbour, others)
+        mistake = partial(of_neighbour, {id(a): b for a, b in pairwise(calls)})
+        yield "wrong value", f"reads the values of the {which} in the loop", mistake
     for (of, v), (form, change) in product(values.items(), MAPS.items()):
         if v.dtype.kind == "f":
             name = form.format(of) + WHERE

@@ -81,8 +81,8 @@ def special_values(operands, own: int, elementwise: bool):
     for name, k, a in others:
         yield "wrong value", {k: np.zeros_like(a)}, f"{name} is all zeros", LEFT_OUT
     for (scale, j, b), (shift, k, a) in permutations(others, 2):
-        text = f"{scale} is all ones and {shift} is all zeros"
-        yield "wrong value", {j: np.ones_like(b), k: np.zeros_like(a)}, text, BEFORE_BOTH
+        values = {j: np.ones_like(b), k: np.zeros_like(a)}
+        yield "wrong value", values, f"{scale} is all ones and {shift} is all zeros", BEFORE_BOTH
     for (name, (k, a)), (what, why) in product(operands.items(), NORMAL.items()):
         for axis in [axis for axis, n in enumerate(a.shape) if n > 2 and not elementwise]:
             normal = a - a.mean(axis, keepdims=True)
