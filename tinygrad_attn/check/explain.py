@@ -162,16 +162,15 @@ def simple(R, J, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
             f"nan: the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope "
             "is finite. Look for 0/0, log 0 or 0 x inf, and apply np.where before it, not after it."
         )
-    R, J = R[:, known], J[:, known]
-    if not R.any():
+    if not R[:, known].any():
         return (
             "zero: the gradient is zero everywhere, but the function depends on this input. The "
             "VJP returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
-    c = factor(R, J, rtol)
-    if not c or abs(c - 1) <= rtol:
-        return None
-    return f"constant factor: the gradient is {c:.6g} times what it should be."
+    c = factor(R[:, known], J[:, known], rtol)
+    if c and abs(c - 1) > rtol:
+        return f"constant factor: the gradient is {c:.6g} times what it should be."
+    return None
 
 
 def constant_factor(c: Case):
@@ -282,7 +281,7 @@ def wrong_factor(c: Case):
     usable = [("1", np.ones((1, 1))), *c.factors()]
     pairs = sorted(permutations(range(len(usable)), 2), key=max)
     terms, mixing = [("", c.J, c.R)], np.eye(*c.J.shape) == 0
-    if c.axes_of_J:
+    if c.axes_of_J and (c.off & mixing).any():
         inside = f", in the term with the sum over axes {c.axes_of_J}"
         terms.append((inside, mixing * c.J, mixing * c.R))
     for (inside, J, R), (i, j) in product(terms, pairs):
@@ -489,8 +488,8 @@ def wrong_slope(f, suspect: str = "") -> Finding:
     inputs = [n.replace("operand", "input").rpartition(", which is ")[2] for n in names]
     wrong, findings = [k for k, e in enumerate(entries) if e.wrong.any()], list[str]()
     for k in sorted(wrong, key=lambda k: (inputs[k] != suspect, -greatest(entries[k].error))):
-        look = f" Look at its VJP for {names[k]}." * (len(f.operands) > 1)
-        findings.append((of_jacobians(f, k) or of_elements(entries[k])) + look)
+        findings.append(of_jacobians(f, k) or of_elements(entries[k]))
+        findings[-1] += f" Look at its VJP for {names[k]}." * (len(f.operands) > 1)
         if not findings[-1].startswith(("VJP", "some elements")):
             del findings[1:-1]
             break
