@@ -186,6 +186,13 @@ def graphs():
     check(lambda m, bare, rows: cross(m, rows) + (m(2 * x[rows]) ** 2).mean())
     check(lambda m, bare, rows: cross(m, rows), passes=3)
 
+    def hidden(m, bare, rows):
+        with ta.activations(bare, "layer") as seen:
+            m(x[rows])
+        return np.sin(seen["layer"].output).mean()
+
+    check(hidden)
+
     class Two(nn.Module):
         """Several results, a tied weight, a part that is unused, one that is frozen."""
 

@@ -726,13 +726,22 @@ def test_a_function_may_log_in_one_of_the_two_runs():
     assert_close(x.grad, np.full(3, 8.0))
 
 
+def test_the_gradient_of_a_tensor_between_is_refused():
+    """Somebody may see it in ta.activations, but the graph inside is not kept."""
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), Tensor(np.ones((2, 3), np.float32))
+    with ta.activations(model) as seen:
+        y = checkpoint(model, x)
+    with pytest.raises(RuntimeError, match="computed inside a checkpoint"):
+        ta.grad((y * seen["0"].output).sum(), seen["0"].output, allow_unused=True)
+
+
 def test_floats_of_its_own_may_differ_by_rounding_between_the_two_runs():
     x, small = Tensor(np.ones(3), requires_grad=True), iter((0.0, 1e-15))
     checkpoint(lambda x: x * np.sin(next(small) + np.arange(3)), x).sum().backward()
     assert_close(x.grad, np.sin(np.arange(3)))
 
 
-@pytest.mark.parametrize("ask", ["hook", "retain", "grad"])
+@pytest.mark.parametrize("ask", ["hook", "retain", "grad", "grad alone"])
 def test_the_gradient_of_an_output_between_outputs_is_refused(ask):
     """Outside, only a part of it is known."""
 
@@ -747,7 +756,7 @@ def test_the_gradient_of_an_output_between_outputs_is_refused(ask):
     if ask == "retain":
         hidden.retain_grad()
     with pytest.raises(ValueError, match="another output is computed from it"):
-        ta.grad((hidden + y).sum(), [x, hidden] if ask == "grad" else x)
+        ta.grad((hidden + y).sum(), {"grad": [x, hidden], "grad alone": hidden}.get(ask, x))
     hidden, _ = checkpoint(f, x)  # the other output is not used, or the hook is gone
     assert_close(ta.grad((hidden * 3).sum(), [x, hidden])[1], np.full(3, 3.0))
     hidden, y = checkpoint(f, x)

@@ -18,6 +18,7 @@ from numpy import ndarray
 from ..errors import describe
 from ..tree import tree_map
 from . import inplace
+from .bundle import bundle, member
 from .graph import (
     Parts,
     Symbolic,
@@ -30,7 +31,7 @@ from .graph import (
     tracked,
 )
 from .kernels import reference
-from .op import KINDS, Gone, released
+from .op import KINDS, Gone, in_checkpoint, released
 from .run import context, heard, new_lock
 
 
@@ -105,12 +106,30 @@ def _paths(roots, wanted, inner):
     goal = frozenset(wanted)
     ends, needed = goal if inner else (), set(goal)
     oldest = min((x._node.number if x._node else 0 for x in goal), default=0)
-    for y in history(roots, ends):
+    computed = history(roots, ends)
+    for x in () if inner else goal:
+        if x._node:
+            needed.update(_together(x, computed))
+    for y in computed:
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
             y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
         if _uses_any(y._node, needed):
             needed.add(y)
     return goal, ends, needed
+
+
+def _together(x, computed):
+    """Return what stands for x and other outputs of a checkpoint, which x may have an effect on.
+
+    If other outputs are used, the checkpoint runs again, and refuses a gradient of x without them.
+    """
+    op, of = x._node.op, x._node.inputs[:1]
+    if op is in_checkpoint and context.repeated is None:
+        op.pull()  # raises: somebody may have used x inside, too
+    if op is not member or of[0]._node.op is bundle:
+        return ()
+    others = (y._node for y in computed if y is not x and y._node.op is member)
+    return of if any(other.inputs[0] is of[0] for other in others) else ()
 
 
 def _seeded(roots, seeds, needed, ends):

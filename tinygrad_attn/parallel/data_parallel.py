@@ -1,8 +1,8 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-Hooks on the model's outputs tell the backward pass to call a function at its end, which averages
-all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
-Rajbhandari et al., 2020).
+Hooks on the tensors that the model computes from its parameters tell the backward pass to call a
+function at its end, which averages all gradients. `ShardedAdamW` divides the optimiser's state
+among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from ..nn.calls import hides_tensors
 from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
-from ..tree import tree_map
+from ..tree import tree_leaves, tree_map
 from .group import group
 
 
@@ -50,18 +50,20 @@ class DataParallel(Module):
             )
         if self._group.size == 1 or not self._averages:
             return outputs
-        used = self._trained()  # in a functional call, other tensors than after it
-        return tree_map(lambda y: self._averaged(y, used) if tracked(y) else y, outputs)
-
-    def _averaged(self, y, used):
-        """Return y, whose gradient makes the backward pass average at its end."""
-        y = y if y._node else y.clone()  # a leaf outlives the call
-        y.register_hook(lambda _: self._average_at_end(used))
-        return y
+        used = {*self._trained()}  # in a functional call, other tensors than after it
+        # No hook stays on a leaf, which outlives the call.
+        outputs = tree_map(lambda y: y.clone() if tracked(y) and not y._node else y, outputs)
+        given, found = [{*filter(tracked, tree_leaves(x))} for x in ((args, kwargs), outputs)]
+        for y in history(found, given):
+            if y in found or not used.isdisjoint(filter(tracked, y._node.inputs)):
+                y.register_hook(lambda _: self._average_at_end(used))
+        return outputs
 
     def _average_at_end(self, used):
         """Let the running backward pass average at its end, or raise an error."""
         this = context.backward_pass
+        if this and self._average in this.at_end:
+            return
         if context.recording:
             raise TypeError(
                 "DataParallel's gradients cannot be differentiated again; with create_graph=True, "
