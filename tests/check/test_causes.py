@@ -132,6 +132,10 @@ def mean_loss(x, t):
     return ((x - t) ** 2).mean()
 
 
+def causal(q, k, v):
+    return np.tril(q @ k.T) @ v
+
+
 def pairs(x):
     return (x[1:] + x[:-1]) / 2
 
@@ -207,7 +211,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "kernel reversed": (convolution, CONVOLUTION, convolution_back(-1), "reversed: the VJP is right for input 1 reversed"),
     "skip left out": (residual, SQUARE, residual_back(0.0), "through 'add' to its operand 0"),
     "one of two uses": (pairs, [N(6, 2)], lambda g, y, x: np.concatenate([g, 0 * g[:1]]) / 2, "through 'getitem', called at"),
-    "target left out": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * x / x.size, -2 * g * (x - t) / x.size), "leaves out a term with input 1"),
+    "target left out": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * x / x.size, -2 * g * (x - t) / x.size), "right if input 1 is all zeros, and wrong for other values: it leaves out a term"),
     "1 + y": (sigmoid, X, lambda g, y, x: g * y * (1 + y), "(1 + y) where (1 - y) belongs"),
     "not a norm": (huber, X, lambda g, y, x: g * np.where(np.abs(x) < 1, x, 1), "through 'absolute', called at|has y where x belongs"),
     "a running sum from the wrong end": (lambda x: np.cumsum(np.cosh(x), -1), X, lambda g, y, x: np.cumsum(g, -1) * np.sinh(x), "sum from the other end"),
@@ -236,6 +240,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "exclusive": (log_cumulative, X, lambda g, y, x: np.exp(x) * (after(g * np.exp(-y)) - g * np.exp(-y)), "through 'cumsum', called at|is moved by -1 along axis 1"),
     "b for y": (lambda a, b: np.linalg.solve(np.tril(a), b), [np.eye(5) * 2 + N(5, 5) / 3, N(5, 3)], solve_back, "'solve' to its operand 0, called at|has operand 1 where y belongs"),
     "smoothing left out": (smoothed, [N(4, 5)], lambda g, y, x: g[:, None] * (softmax(x) - ONE_HOT), "'add' to its operand 0|is 1.111 times what it should be, and the gradient that passes back through 'add' to its operand 1|is missing"),
+    "a mask without its diagonal": (causal, HEADS, lambda g, y, q, k, v: (np.tril(g @ v.T) @ k, np.tril(g @ v.T).T @ q, np.tril(q @ k.T, -1).T @ g), "missed use: the contribution from the output at the same index is missing"),
     "upside down inside where": (leaky_sum, X, lambda g, y, x: np.where(x > 0, 0.1, 1.0) * total(g) * np.cosh(x), "through 'where'|reads operand 0 upside down"),
 }  # fmt: skip
 
@@ -246,6 +251,54 @@ def test_the_cause_is_named(name):
     report = gradcheck(f, inputs, vjp=vjp, raise_exception=False)
     some = any if name in EITHER else all
     assert not report and some(w in report.diagnosis for w in words.split("|")), report
+
+
+def windowed(q, k, v):
+    s = np.where(band(q, 2), q @ k.T, -1e9)
+    return softmax(s) @ v
+
+
+def band(q, width):
+    before = np.arange(len(q))[:, None] - np.arange(len(q))
+    return (before >= 0) & (before < width)
+
+
+def test_where_one_gradient_says_little_another_one_is_explained():
+    def vjp(g, y, q, k, v):
+        s = q @ k.T
+        weights = softmax(np.where(band(q, 2), s, -1e9))
+        wide = weights + np.where(band(q, 3) & ~band(q, 2), np.exp(s), 0)
+        d = wide * (g @ v.T - total(g * y))
+        return d @ k, d.T @ q, weights.T @ g
+
+    inputs = [N(6, 4) / 5, 2 * N(6, 4), N(6, 4)]
+    report = gradcheck(windowed, inputs, vjp=vjp, raise_exception=False)
+    assert not report and report.worst.name == "input 0", report
+    assert "for input 0. mask or index: the slope is zero" in report.diagnosis, report
+
+
+def test_two_products_on_a_line_are_no_loop():
+    swiglu = lambda a, b: a * b * sigmoid(b)
+    vjp = lambda g, y, a, b: (g * b * sigmoid(b), g * a * sigmoid(b) * (1 - sigmoid(b)))
+    report = gradcheck(swiglu, [N(3, 8), N(3, 8)], vjp=vjp, raise_exception=False)
+    assert not report and "loop" not in report.diagnosis, report
+
+
+KINDS = {  # of mistakes in a step
+    "exclusive": "shifted by one",
+    "the state before": "wrong value",
+    "a norm left out": "wrong factor",
+    "b for y": "wrong value",
+    "upside down inside where": "mask or index",
+    "dk not transposed": "transposed",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_mistake_of_a_step_has_the_kind_of_such_mistakes(name):
+    f, inputs, vjp, _ = MISTAKES[name]
+    report = gradcheck(f, inputs, vjp=vjp, raise_exception=False)
+    assert report.diagnosis.kind == KINDS[name] and "passes back through" in report.diagnosis
 
 
 RIGHT = {

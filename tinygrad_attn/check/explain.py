@@ -23,12 +23,11 @@ from .report import (
     greatest,
     index_of_largest,
     near,
-    worst_of,
     wrong_among,
 )
 from .steps import Steps, steps_of, wrong_number, wrong_value
 from .subject import Subject, flatten
-from .values import MAPS, rearrangements, special_values
+from .values import MAPS, names_of, rearrangements, special_values
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
 RTOL = 1e-3
@@ -68,14 +67,9 @@ class Case:
         )
         self.off = ~close(self.R, self.J, self.rtol / 10)
         self.axes_of_R, self.axes_of_J = self.mixes(self.in_R), self.mixes(self.in_J)
-        self.operands, self.integers = (
-            {
-                f"{f.argument} {k}": (k, a)
-                for k, a in enumerate(f.operands)
-                if getattr(a, "dtype", None) == dtype
-            }
-            for dtype in (np.float64, np.int64)
-        )
+        named = zip(names_of(f.operands, f.argument), enumerate(f.operands))
+        self.arrays = {name: (k, a) for name, (k, a) in named if isinstance(a, Array)}
+        self.operands = {n: (k, a) for n, (k, a) in self.arrays.items() if a.dtype.kind == "f"}
 
     @cached_property
     def steps(self) -> Steps | None:
@@ -125,9 +119,9 @@ class Case:
         return right == [True, False]
 
     def factors(self):
-        """Return common factors of the rows or columns of a Jacobian, made of x, y and operands."""
-        known, others = [], {n: a for n, (k, a) in self.operands.items() if k != self.own}
-        for name, a in ({"x": self.x} | others | {"y": self.y}).items():
+        """Return common factors of the rows or columns of a Jacobian, made of operands and y."""
+        known = []
+        for name, (_, a) in (self.operands | {"y": (None, self.y)}).items():
             for v, shape in ((self.y, (-1, 1)), (self.x, (1, -1))):
                 with suppress(ValueError):  # its shape does not fit
                     known.append((name, np.broadcast_to(a, v.shape).reshape(shape)))
@@ -152,6 +146,11 @@ def places(mask: Array) -> str:
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
 
 
+def index(flat, a: Array) -> list[int]:
+    """Return the index of an element of a flattened array."""
+    return list(map(int, np.unravel_index(flat, a.shape)))
+
+
 # ---- ideas of mistakes, each of which yields findings
 
 
@@ -163,16 +162,15 @@ def simple(R, J, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
             f"nan: the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope "
             "is finite. Look for 0/0, log 0 or 0 x inf, and apply np.where before it, not after it."
         )
-    R, J = R[:, known], J[:, known]
-    if not R.any():
+    if not R[:, known].any():
         return (
             "zero: the gradient is zero everywhere, but the function depends on this input. The "
             "VJP returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
-    c = factor(R, J, rtol)
-    if not c or abs(c - 1) <= rtol:
-        return None
-    return f"constant factor: the gradient is {c:.6g} times what it should be."
+    c = factor(R[:, known], J[:, known], rtol)
+    if c and abs(c - 1) > rtol:
+        return f"constant factor: the gradient is {c:.6g} times what it should be."
+    return None
 
 
 def constant_factor(c: Case):
@@ -190,10 +188,9 @@ def wrong_order(c: Case):
     """Find a gradient that is the product of g and an operand, but in the other order."""
     g = c.f.cotangents[0]
     known = {"g": g} | {name: a for name, (_, a) in c.operands.items()}
-    known = {name: a for name, a in known.items() if a.ndim > 1}
-    known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items()}
-    is_product = lambda M, *factors: agree(
-        np.ravel(np.matmul(*factors)), np.ravel(g) @ M, c.rtol, c.rtol * greatest(g)
+    known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items() if a.ndim > 1}
+    is_product = lambda M, a, b: agree(
+        np.ravel(a @ b), np.ravel(g) @ M, c.rtol, c.rtol * greatest(g)
     )
     for (left, a), (right, b) in permutations(known.items(), 2):
         with suppress(ValueError):  # the shapes do not fit
@@ -204,29 +201,34 @@ def wrong_order(c: Case):
                 )
 
 
+def of_another_input(c: Case):
+    """Find a gradient that is that of another input, or -1 times that."""
+    for k, name in enumerate(c.f.names):
+        if k != c.which and c.f.inputs[k].shape == c.x.shape:
+            times = factor(c.R, c.f.jacobian(k), c.rtol)
+            if abs(abs(times) - 1) <= c.rtol:
+                of = " times -1" * (times < 0)
+                yield f"wrong factor: the gradient is that of {name}{of}: the two may be exchanged."
+
+
 def rearranged(c: Case):
     """Find a VJP that is right for an operand, g or gradient with elements at other indices."""
     columns, rows = (np.arange(v.size).reshape(v.shape) for v in (c.x, c.y))
-    same_size = c.x.size == c.y.size
-    operands, alike = c.operands | c.integers, dict[Any, list[str]]()
-    for name, (k, a) in operands.items():  # of one shape, as sines and cosines of a rotation
-        alike.setdefault((a.shape, k == c.own), []).append(name)
-    for names in [*([name] for name in operands), *(n for n in alike.values() if len(n) > 1)]:
-        values = dict(operands[name] for name in names)
-        of = f"the VJP is right for {' and '.join(names)}"
-        ways = [*rearrangements(operands[names[0]][1].shape)]
-        if names[0] in c.integers:
-            ways += [("shifted by one", f"plus {by}", partial(np.add, by), c.x) for by in (1, -1)]
-        for kind, how, change, _ in ways:
+    same_size, alike = c.x.size == c.y.size, dict[Any, list[str]]()
+    for name, (k, a) in c.arrays.items():  # of one shape, as sines and cosines of a rotation
+        alike.setdefault((a.shape, a.dtype, k == c.own), []).append(name)
+    for names in [*([name] for name in c.arrays), *(n for n in alike.values() if len(n) > 1)]:
+        values = dict(c.arrays[name] for name in names)
+        for kind, how, change, _ in rearrangements(c.arrays[names[0]][1]):
             if c.own not in values or kind == "transposed":
-                moved = {k: change(a) for k, a in values.items()}
-                yield c.right_for(f"{kind}: {of} {how}", moved)
-    for kind, how, change, inside in rearrangements(c.x.shape):
+                text = f"{kind}: the VJP is right for {' and '.join(names)} {how}"
+                yield c.right_for(text, {k: change(a) for k, a in values.items()})
+    for kind, how, change, inside in rearrangements(c.x):
         text = f"{kind}: the gradient is right, but {how}{HINTS[kind]}"
         text = text if c.y.size >= c.x.size or kind != "transposed" else WRONG_AXIS
         inside = inside.ravel()
         yield c.multiple(text, c.J[:, change(columns).ravel()][:, inside], c.R[:, inside])
-    for kind, how, change, _ in rearrangements(c.y.shape):
+    for kind, how, change, _ in rearrangements(c.y):
         text = f"{kind}: the VJP is right for g {how}" if same_size else WRONG_AXIS
         if kind == "transposed":
             yield c.multiple(text, c.J[change(rows).ravel()])
@@ -246,12 +248,11 @@ HINTS = {
 
 def permuted(c: Case):
     """Find a gradient that has the right numbers at other indices."""
-    keys = np.random.default_rng(0).standard_normal(len(c.R))
-    came, right = (np.argsort(keys @ M, kind="stable") for M in (c.R, c.J))
+    g = flatten(c.f.cotangents)
+    came, right = (np.argsort(g @ M, kind="stable") for M in (c.R, c.J))
     if close(c.R[:, came], c.J[:, right], c.rtol).all():
-        index = lambda flat: list(map(int, np.unravel_index(flat, c.x.shape)))
         pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(c.J[:, pair], axis=1).any()]
-        moves = ", ".join(f"{index(b)} for {index(a)}" for a, b in pairs[:4])
+        moves = ", ".join(f"{index(b, c.x)} for {index(a, c.x)}" for a, b in pairs[:4])
         yield moves and (
             f"mask or index: the gradient has the right numbers in another order: that of index "
             f"{moves}{', ...' * (len(pairs) > 4)}. Look for exchanged halves, or for a permutation "
@@ -264,16 +265,18 @@ def product_rule(c: Case):
     if c.x.shape == c.y.shape and not c.axes_of_J:
         first = c.in_J * (c.y / c.x).reshape(-1, 1)
         yield c.multiple("wrong term: of the product rule, there is only the term g y / x", first)
-        text = "wrong term: of the product rule, the term g y / x is missing"
-        yield c.multiple(text, c.J - first)
+        yield c.multiple(
+            "wrong term: of the product rule, the term g y / x is missing", c.J - first
+        )
         text = "wrong term: all but the term g y / x of the product rule has another factor"
         yield c.multiple(text, c.J - first, c.R - first)
 
 
 def wrong_factor(c: Case):
     """Find a factor that appears in only one of R and J, or of their terms with a sum."""
-    text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
-    yield c.multiple(text, c.in_J * 1.0)
+    yield c.multiple(
+        "wrong factor: the gradient is g itself: the op's own derivative is missing", c.in_J * 1.0
+    )
     yield c.multiple("wrong axis: the gradient is the sum of g over all axes", np.ones(c.J.shape))
     usable = [("1", np.ones((1, 1))), *c.factors()]
     pairs = sorted(permutations(range(len(usable)), 2), key=max)
@@ -301,17 +304,6 @@ def wrong_factor(c: Case):
             yield c.multiple(text + inside, J * v / w, R)
 
 
-def operand_of_ones(c: Case):
-    """Find a VJP that is right if an operand with fewer axes than x is all ones."""
-    for name, (k, a) in c.operands.items():
-        if 0 < a.ndim < c.x.ndim and c.right_only_for({k: np.ones_like(a)}):
-            yield (
-                f"operand misplaced: the VJP is right if {name} is all ones, and wrong for other "
-                "values: the operand is a factor in the wrong place, such as outside a sum, or the "
-                "result y is used where the value before this factor belongs."
-            )
-
-
 def transposed_function(c: Case):
     """Find a VJP that multiplies g by the Jacobian that is not transposed, or has its zeros."""
     text = (
@@ -336,19 +328,20 @@ def wrong_formula(c: Case):
     yield c.steps and wrong_value(c.steps)
 
 
-def special_value(c: Case):
+def special_value(c: Case, of_kind: str = "wrong value"):
     """Find a VJP that is right only for special operands."""
     elementwise = c.x.shape == c.y.shape and not c.axes_of_J
-    for text, values in special_values(c.operands, c.own, elementwise):
-        if c.right_only_for(values):
-            yield text
+    for kind, values, what, why in special_values(c.operands, c.own, elementwise):
+        if kind == of_kind and c.right_only_for(values):
+            yield f"{kind}: the VJP is right if {what}, and wrong for other values: {why}."
 
 
 def g_times(c: Case):
     """Find a gradient that is g times a known value."""
     for name, v in c.factors():
-        text = f"wrong factor: the gradient is g times {name}, which is not the derivative"
-        yield c.multiple(text, c.in_J * v)
+        yield c.multiple(
+            f"wrong factor: the gradient is g times {name}, which is not the derivative", c.in_J * v
+        )
 
 
 # ---- patterns of zeros and errors
@@ -378,12 +371,18 @@ def zeros(c: Case):
             "for some outputs, but the gradient is not. Use the mask or the indices of the forward "
             "pass (a causal mask, the index of the maximum, a shift, the inverse of argsort)."
         )
-    if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
+    if (lost.any(axis=0) & c.in_R.any(axis=0)).any() and not others_off:
+        where, cause = "the same index", "a mask or a sum without its diagonal"
+        if c.x.shape != c.y.shape or c.mixes(lost):
+            where, cause = places(lost.any(axis=1).reshape(c.y.shape)), OVERWRITTEN
         yield (
-            "missed use: the contribution from the output at "
-            f"{places(lost.any(axis=1).reshape(c.y.shape))} is missing. Look for a missing sum, a "
-            "repeated index that overwrites (use np.add.at), or a loop that ends too early."
+            f"missed use: the contribution from the output at {where} is missing. Look for {cause}."
         )
+
+
+OVERWRITTEN = (
+    "a missing sum, a repeated index that overwrites (use np.add.at), or a loop that ends too early"
+)
 
 
 def mixing(c: Case):
@@ -424,7 +423,7 @@ def some(c: Case):
 def largest_error(c: Case):
     """Name the largest error, and the outputs with an error if most are right."""
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
-    y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
+    y, x = map(index, at, (c.y, c.x))
     outputs = c.off.any(axis=1).reshape(c.y.shape)
     few = bool(outputs.sum() <= 0.7 * outputs.size)
     yield (
@@ -436,31 +435,32 @@ def largest_error(c: Case):
 
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
-    constant_factor, wrong_order, rearranged, step, wrong_factor, product_rule,
-    wrong_formula, operand_of_ones, transposed_function, permuted, zeros,
-    approximation, special_value, some, mixing, g_times, largest_error,
+    constant_factor, of_another_input, wrong_order, rearranged, step, wrong_factor, product_rule,
+    wrong_formula, partial(special_value, of_kind="operand misplaced"), transposed_function,
+    permuted, zeros, approximation, special_value, some, mixing, g_times, largest_error,
 ]  # fmt: skip
 
 
-def of_elements(entry: Entry) -> str:
+def of_elements(entry: Entry, kind: str = "VJP") -> str:
     """Explain a wrong gradient from its measured elements, without Jacobians."""
     R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
     return (
         simple(R, J, entry.analytic.shape)
         or at_some(R, J, entry.wrong)
-        or f"VJP: the gradient is {entry.analytic[at]:.6g} at index {at}, but the slope is "
+        or f"{kind}: the gradient is {entry.analytic[at]:.6g} at index {at}, but the slope is "
         f"{entry.numeric[at]:.6g}."
     )
 
 
 def of_jacobians(f, which: int) -> Finding:
     """Explain the difference between R and J. If they are large, they are not computed."""
-    if f.inputs[which].size * sum(v.size for v in f.values) > LARGE:
-        return wrong_number(steps) if (steps := steps_of(f, which)) else None
-    c = Case(f, which)
-    if close(c.R, c.J, 1e-3 * c.rtol).all():
-        return None
-    return next(filter(None, chain.from_iterable(idea(c) for idea in IDEAS)))
+    with suppress(Exception):  # f may refuse other values or another g
+        if f.inputs[which].size * sum(v.size for v in f.values) > LARGE:
+            return wrong_number(steps) if (steps := steps_of(f, which)) else None
+        c = Case(f, which)
+        if not close(c.R, c.J, 1e-3 * c.rtol).all():
+            return next(filter(None, chain.from_iterable(idea(c) for idea in IDEAS)))
+    return None
 
 
 def off_entries(f: Subject, limits: Limits = STRICT) -> list[Entry]:
@@ -470,9 +470,10 @@ def off_entries(f: Subject, limits: Limits = STRICT) -> list[Entry]:
 
 
 def wrong_slope(f, suspect: str = "") -> Finding:
-    """Find a gradient of an op or a kernel that differs from the slope, and explain it.
+    """Find gradients of an op or a kernel that differ from the slope, and explain them.
 
-    If several are wrong, the one of the input `suspect` is explained, or else the worst.
+    If several are wrong, that of the input `suspect` is explained, or else the worst. If its
+    mistake has no name, the next one that has a name is added.
     """
     note, entries, names = "", off_entries(f), f.names
     for length in (5, 4) if entries else ():
@@ -485,25 +486,13 @@ def wrong_slope(f, suspect: str = "") -> Finding:
                 f, entries = shorter, still_off
                 break
     inputs = [n.replace("operand", "input").rpartition(", which is ")[2] for n in names]
-    off = [e for e, name in zip(entries, inputs) if name == suspect and e.wrong.any()]
-    if not (entry := worst_of(off) or worst_of(entries)):
-        return None
-    which = [e.name for e in entries].index(entry.name)
-    finding = exchanged(f, which, entries)
-    with suppress(Exception):  # f may refuse other values or another g
-        finding = finding or of_jacobians(f, which)
-    finding = finding or of_elements(entry)
-    if len(f.operands) > 1:
-        finding += f" Look at its VJP for {names[which]}."
-    return finding + note
-
-
-def exchanged(f, which: int, entries: list[Entry]) -> Finding:
-    """Find a gradient that is the right one of another input, or -1 times that."""
-    came, rtol = np.ravel(entries[which].analytic), max(RTOL, 16 * f.precision)
-    factors = [factor(came[None], np.ravel(e.numeric)[None], rtol) for e in entries]
-    for name, c in zip(f.names, factors if not factors[which] else []):
-        if abs(abs(c) - 1) <= rtol:
-            times = " times -1" * (c < 0)
-            return f"wrong factor: the gradient is that of {name}{times}: the two may be exchanged."
-    return None
+    wrong, findings = [k for k, e in enumerate(entries) if e.wrong.any()], list[str]()
+    for k in sorted(wrong, key=lambda k: (inputs[k] != suspect, -greatest(entries[k].error))):
+        findings.append(of_jacobians(f, k) or of_elements(entries[k]))
+        findings[-1] += f" Look at its VJP for {names[k]}." * (len(f.operands) > 1)
+        if not findings[-1].startswith(("VJP", "some elements")):
+            del findings[1:-1]
+            break
+    else:
+        del findings[1:]
+    return " ".join(findings) + note if findings else None

@@ -176,11 +176,6 @@ def unlike(f, trials: Iterable[Trial]) -> Finding:
     return next((text for text, a, b in trials if not alike(f, a, b)), None)
 
 
-def times(c: float, gradients: Gradients) -> Gradients:
-    """Return multiples of gradients."""
-    return [None if a is None else c * a for a in gradients]
-
-
 def calls_again(f, first: Gradients) -> Iterator[Trial]:
     """Pull again: the same g, multiples of g, and g for some operands only."""
     g = f.cotangents
@@ -193,10 +188,11 @@ def calls_again(f, first: Gradients) -> Iterator[Trial]:
     small = f.precision > 1e-9  # huge and tiny numbers are tried with a reference
     for k in (-0.5, 0.0) if small else (-(2.0**60), -(2.0**-60), -2.0, 0.0):  # without rounding
         pulled = f.pull([k * c for c in g])
-        for i in range(len(first)):
-            one = [a if j == i else None for j, a in enumerate(first)]
-            powers = [n for n in POWERS if k and alike(f, times(k**n, one), pulled)]
-            yield POWERS[powers[0]] if powers else NOT_LINEAR, times(k, one), pulled
+        for i, a in enumerate(first):
+            if a is not None:
+                alone = [None] * i
+                powers = [n for n in POWERS if k and alike(f, [*alone, k**n * a], pulled)]
+                yield POWERS[powers[0]] if powers else NOT_LINEAR, [*alone, k * a], pulled
     if not isinstance(f, OpSubject):
         return
     text = "needs: its VJP depends on which operands need a gradient. Check its use of `needs`."

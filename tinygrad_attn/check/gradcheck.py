@@ -251,7 +251,7 @@ def _explanation(report: Report, subject, probe, limits: Limits) -> Finding:
     if report.order == 2:
         return UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded")
     cause = HOOK if subject.hooked() else UNCOUNTED
-    return f"{of_elements(worst).replace('VJP:', 'missed use:')} Every op's own VJP {cause}"
+    return f"{of_elements(worst, 'missed use')} Every op's own VJP {cause}"
 
 
 HOOK = (

@@ -22,12 +22,13 @@ from .backend import Array, Call, array_of
 from .kernel import Kernel
 from .report import agree, greatest
 from .subject import OpSubject
-from .values import MAPS, rearrangements
+from .values import MAPS, names_of, rearrangements
 
 MOST = 80  # of the steps, from the result on
 # From a step, the number of an operand, its right contribution and g to a wrong contribution.
 Mistake = Callable[[Call, int, Array, Array], Array]
-WHERE = ", where y is its result, x this operand, and the others have their numbers"
+UPSIDE_DOWN = "mask or index"
+WHERE = ", where y is its result"
 
 
 class Mistaken(Op):
@@ -50,38 +51,44 @@ missing: Mistake = lambda call, i, contribution, g: np.zeros_like(contribution)
 # ---- mistakes of a step other than that its contribution is counted too often
 
 
-def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, Mistake]]:
-    """Yield mistakes in the contribution to one operand."""
-    values = values_of(group[0], i)
-    for _, how, change, _ in rearrangements(values["y"].shape):
-        yield f"is that of g {how}", partial(of_other_g, change)
-    for kind, how, change, inside in rearrangements(values["x"].shape):
+def other_mistakes(group: list[Call], i: int) -> Iterator[tuple[str, str, Mistake]]:
+    """Yield the kinds and texts of mistakes in the contribution to one operand."""
+    values = values_of(group[0])
+    for kind, how, change, _ in rearrangements(values["y"]):
+        yield kind, f"is that of g {how}", partial(of_other_g, change)
+    for kind, how, change, inside in rearrangements(array_of(group[0].inputs[i])):
         if kind == "shifted by one":
-            yield f"is {how}", partial(shifted, change, inside)
-    for by, which in ((1, "one before"), (-1, "one after")) if len(group) > 1 else ():
-        others = dict(zip(map(id, group), group[1:] if by == 1 else [None, *group]))
-
-        def of_neighbour(call, i, c, g, others=others):
-            other = others.get(id(call))
-            return pulled(other, i, g) if other else np.zeros_like(c)
-
-        yield f"reads the values of the {which} in the loop", of_neighbour
+            yield kind, f"is {how}", partial(shifted, change, inside)
+    orders = ("one before", group), ("one after", group[::-1])
+    for which, calls in orders if len(group) > 2 else ():
+        mistake = partial(of_neighbour, {id(a): b for a, b in pairwise(calls)})
+        yield "wrong value", f"reads the values of the {which} in the loop", mistake
     for (of, v), (form, change) in product(values.items(), MAPS.items()):
         if v.dtype.kind == "f":
             name = form.format(of) + WHERE
-            yield f"has a needless factor {name}", partial(with_factor, of, change, 1)
-            yield f"lacks a factor {name}", partial(with_factor, of, change, -1)
+            yield (
+                "wrong factor",
+                f"has a needless factor {name}",
+                partial(with_factor, of, change, 1),
+            )
+            yield "wrong factor", f"lacks a factor {name}", partial(with_factor, of, change, -1)
     for wrong, right in product(values, values):
         a, b = values[wrong], values[right]
+        mistake = partial(computed_with, wrong, right)
         if wrong == right and b.dtype == bool:
-            yield f"reads {right} upside down{WHERE}", partial(computed_with, wrong, right)
+            yield UPSIDE_DOWN, f"reads {right} upside down{WHERE}", mistake
         elif wrong != right and a.shape == b.shape and a.dtype == b.dtype:
-            yield f"has {wrong} where {right} belongs{WHERE}", partial(computed_with, wrong, right)
+            yield "wrong value", f"has {wrong} where {right} belongs{WHERE}", mistake
 
 
 def of_other_g(change, call, i, c, g):
     """Return the contribution of another g."""
     return pulled(call, i, change(g))
+
+
+def of_neighbour(others, call, i, c, g):
+    """Return the contribution of another step of the loop."""
+    return pulled(others[id(call)], i, g) if id(call) in others else np.zeros_like(c)
 
 
 def shifted(change, inside, call, i, c, g):
@@ -91,7 +98,7 @@ def shifted(change, inside, call, i, c, g):
 
 def with_factor(of, change, power, call, i, c, g):
     """Return the contribution with a factor too many or too few."""
-    return c * change(values_of(call, i)[of]) ** power
+    return c * change(values_of(call)[of]) ** power
 
 
 def pulled(call: Call, i: int, g: Array, y=None) -> Array:
@@ -100,15 +107,15 @@ def pulled(call: Call, i: int, g: Array, y=None) -> Array:
     return dict(getattr(op, "op", op).pull(call.result if y is None else y, g))[i]
 
 
-def values_of(call: Call, i: int) -> dict[str, Array]:
+def values_of(call: Call) -> dict[str, Array]:
     """Return the operands and the result of a step, by name."""
-    names = ["x" if j == i else f"operand {j}" for j in range(len(call.inputs))]
-    return dict(zip([*names, "y"], map(array_of, [*call.inputs, call.result])))
+    names = [*names_of(call.inputs, "operand"), "y"]
+    return dict(zip(names, map(array_of, [*call.inputs, call.result])))
 
 
 def computed_with(wrong, belongs, call, i, c, g):
     """Return a contribution that is computed with another value of an operand or of the result."""
-    values, node = values_of(call, i), copy(call.result._node)
+    values, node = values_of(call), copy(call.result._node)
     values[belongs] = ~values[wrong] if wrong == belongs else values[wrong]
     *node.inputs, y = map(tensor_of, values.values())
     return pulled(call, i, g, tensor_of(y._data, node))
@@ -221,12 +228,10 @@ def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
 def wrong_value(steps: Steps) -> str | None:
     """Find a step whose contribution has another mistake."""
     for group, i in edges_of(steps.calls, single=False)[::-1]:
-        for text, mistake in other_mistakes(group, i):
+        for kind, text, mistake in other_mistakes(group, i):
+            which = None if kind == UPSIDE_DOWN else i  # all operands share a mask
             with suppress(Exception):  # the shapes do not fit
-                is_mask = "upside down" in text  # which all operands share
-                if steps.off(steps.effect(group, None if is_mask else i, mistake)) < 1:
-                    kind = "wrong value" if "belongs" in text else "wrong term"
-                    kind = "mask or index" if is_mask else kind
+                if steps.off(steps.effect(group, which, mistake)) < 1:
                     return sentence(kind, name_of(group, i, []), text)
     return None
 
