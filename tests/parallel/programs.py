@@ -12,6 +12,7 @@ import pickle
 import runpy
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,10 @@ def sharded():
         halves = parallel.ShardedAdamW(few)
         halves.step()
         assert max(parallel.group.group().gather("kept", sum(p.size for p in halves.state))) == SIZE
+        alone = parallel.ShardedAdamW(few[:1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a rank that owns no parameter has nothing to say
+            alone.step()
     whole = optimizer.state_dict()
     model = make(0)
     plain = optimizer_for("adamw", model)

@@ -13,6 +13,9 @@ from typing import Any
 # Environment variables that MPICH, Slurm, Open MPI and MVAPICH set for each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 SAME = "Every rank must call the same functions in the same order, even if only rank 0 prints."
+BUSY = 0.02  # seconds of polling MPI without a pause
+PAUSE = 50e-6  # seconds between polls after that
+FORWARDED = 0.3  # seconds for the launcher to print a traceback
 
 _limit = float(os.environ.get("TINYGRAD_ATTN_PARALLEL_TIMEOUT", 600))
 
@@ -54,7 +57,7 @@ class Group:
                     f"rank {self.rank} has waited {waited:.0f} s in {call} for other ranks. {SAME}"
                     " If a rank needs more time, call set_time_limit(seconds)."
                 )
-            time.sleep(50e-6 if waited > 0.02 else 0)  # the first polls follow without a pause
+            time.sleep(PAUSE if waited > BUSY else 0)
 
     def gather(self, call, value):
         """Return the values of all ranks. Raises RuntimeError if the ranks make different calls."""
@@ -127,7 +130,7 @@ def _stop_all_on_an_exception(comm):
         text = f"{name} stopped with {kind.__name__}: {error}. All ranks will stop."
         print(text, file=sys.stderr, flush=True)
         sys.stdout.flush()
-        time.sleep(0.3)  # for the launcher to print the traceback
+        time.sleep(FORWARDED)
         MPI.COMM_WORLD.Abort(1)
 
     sys.excepthook = stop

@@ -203,7 +203,7 @@ class Simplifier(Listing):
     def unrepeated(self, e):
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
-            args, other = [*e.args], e.args[not i]
+            args, other = [*e.args], e.args[1 - i]
             repeated = is_(x, "call", "broadcast_to")
             if repeated and np.broadcast_shapes(*map(np.shape, (x.args[0], other))) == e.shape:
                 args[i] = x.args[0]
