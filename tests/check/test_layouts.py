@@ -202,7 +202,7 @@ def as_the_engine_trusts(y, g):
     if node.saved is not None:
         return
     holders = [y, *node.inputs]
-    for i in [i for i in range(len(values)) if not node.op.stands_for.reads(i)]:
+    for i in [i for i in range(len(values)) if not node.op.reads(node, i)]:
         if isinstance(holders[i], Tensor) and isinstance(values[i], np.ndarray):
             holders[i]._data = np.full_like(values[i], 7)
     for (_, a), (_, b) in zip(pairs, node.op.pull(y, g), strict=True):
