@@ -208,7 +208,7 @@ def test_graph_opens_modules_as_deep_as_asked_and_the_one_named(capsys, tmp_path
         ("", "mine.py:energy. Functions in this file: energy, right"),
         (":right", "missing 2 required positional arguments: 'x' and 'y' (--traceback"),
         (":broken", "KeyError: 'no such key' (--traceback"),
-        (":Layer", "no function 'Layer'. Write"),
+        (":Layer", "no function 'Layer'. Did you mean 'layer'?"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(capsys, file, name, expected):
