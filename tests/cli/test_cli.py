@@ -204,11 +204,11 @@ def test_graph_opens_modules_as_deep_as_asked_and_the_one_named(capsys, tmp_path
     "name, expected",
     [
         (":number", "how a Tensor was computed"),
-        (":enrgy", "no 'enrgy'. Did you mean 'energy'?"),
+        (":enrgy", "no function 'enrgy'. Did you mean 'energy'?"),
         ("", "mine.py:energy. Functions in this file: energy, right"),
         (":right", "missing 2 required positional arguments: 'x' and 'y' (--traceback"),
         (":broken", "KeyError: 'no such key' (--traceback"),
-        (":Layer", "a picture shows how a Tensor was computed"),
+        (":Layer", "no function 'Layer'. Did you mean 'layer'?"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(capsys, file, name, expected):

@@ -206,12 +206,14 @@ def find(target):
         and getattr(getattr(x, "forward", x), "__module__", None) == module.__name__
     ]  # fmt: skip
     name = name or (own[0] if len(own) == 1 else "main")
-    if not hasattr(module, name):
+    function = getattr(module, name, None)
+    if function is None or isinstance(function, type):
         advice = nearest(name, own) or (f" Write {place}:{own[0]}." if own else "")
         raise ValueError(
-            f"{place} has no {name!r}.{advice} Functions in this file: {', '.join(own) or 'none'}."
+            f"{place} has no function {name!r}.{advice} Functions in this file: "
+            f"{', '.join(own) or 'none'}."
         )
-    return getattr(module, name)
+    return function
 
 
 def load(path):
