@@ -319,13 +319,12 @@ def transposed_function(c: Case):
 def step(c: Case):
     """Find a step of the function whose gradient is missing, or counted more than once."""
     mixes = c.axes_of_R != c.axes_of_J or c.mixes(c.off)
-    kind = "missing sum" if mixes else "wrong term"
-    yield c.steps and wrong_number(c.steps, kind)
+    yield c.steps and wrong_number(c.steps, "missing sum" if mixes else "wrong term")
 
 
 def wrong_formula(c: Case):
-    """Find a step of the function whose gradient has a wrong factor, or is transposed."""
-    yield c.steps and wrong_value(c.steps)
+    """Find a step with a wrong factor, transposed and so on, or two with wrong numbers."""
+    yield c.steps and (wrong_value(c.steps) or wrong_number(c.steps, weights=2))
 
 
 def special_value(c: Case, of_kind: str = "wrong value"):
@@ -425,7 +424,7 @@ def largest_error(c: Case):
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = map(index, at, (c.y, c.x))
     outputs = c.off.any(axis=1).reshape(c.y.shape)
-    few = bool(outputs.sum() <= 0.7 * outputs.size)
+    few = bool(outputs.mean() <= 0.7)
     yield (
         f"VJP: no simple mistake explains the error. The derivative of y{y} with respect to x{x} "
         f"is {c.J[at]:.6g}, but the VJP gives {c.R[at]:.6g}."
