@@ -187,7 +187,7 @@ def constant_factor(c: Case):
 def wrong_order(c: Case):
     """Find a gradient that is the product of g and an operand, but in the other order."""
     g = c.f.cotangents[0]
-    known = {"g": g} | {name: a for name, (_, a) in c.operands.items()}
+    known = {"g": g} | {name: a for name, (_, a) in c.operands.items() if a.ndim > 1}
     known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items() if a.ndim > 1}
     is_product = lambda M, a, b: agree(
         np.ravel(a @ b), np.ravel(g) @ M, c.rtol, c.rtol * greatest(g)
@@ -248,8 +248,7 @@ HINTS = {
 
 def permuted(c: Case):
     """Find a gradient that has the right numbers at other indices."""
-    g = flatten(c.f.cotangents)
-    came, right = (np.argsort(g @ M, kind="stable") for M in (c.R, c.J))
+    came, right = (np.argsort(flatten(c.f.cotangents) @ M, kind="stable") for M in (c.R, c.J))
     if close(c.R[:, came], c.J[:, right], c.rtol).all():
         pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(c.J[:, pair], axis=1).any()]
         moves = ", ".join(f"{index(b, c.x)} for {index(a, c.x)}" for a, b in pairs[:4])
