@@ -132,6 +132,10 @@ def mean_loss(x, t):
     return ((x - t) ** 2).mean()
 
 
+def pinball(p, t):
+    return np.where(t > p, 0.9 * (t - p), 0.1 * (p - t)).mean(-1)
+
+
 def causal(q, k, v):
     return np.tril(q @ k.T) @ v
 
@@ -240,6 +244,9 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "exclusive": (log_cumulative, X, lambda g, y, x: np.exp(x) * (after(g * np.exp(-y)) - g * np.exp(-y)), "through 'cumsum', called at|is moved by -1 along axis 1"),
     "b for y": (lambda a, b: np.linalg.solve(np.tril(a), b), [np.eye(5) * 2 + N(5, 5) / 3, N(5, 3)], solve_back, "'solve' to its operand 0, called at|has operand 1 where y belongs"),
     "smoothing left out": (smoothed, [N(4, 5)], lambda g, y, x: g[:, None] * (softmax(x) - ONE_HOT), "'add' to its operand 0|is 1.111 times what it should be, and the gradient that passes back through 'add' to its operand 1|is missing"),
+    "quantiles exchanged": (pinball, SQUARE, lambda g, y, p, t: (np.where(t > p, -0.1, 0.9) * total(g[:, None]) / 4, np.where(t > p, 0.9, -0.1) * total(g[:, None]) / 4), "through 'where' to its operand 1|is 0.1111 times|through 'where' to its operand 2|is 9 times"),
+    "a bias of ones": (lambda x, b: x + b, [N(3, 3), np.ones(3)], lambda g, y, x, b: (g, g.sum(1)), "wrong axis: the gradient is summed over"),
+    "an index overwrites": (lambda w: w[np.array([0, 0, 2])], [N(3)], lambda g, y, w: np.array([g[1], 0.0, g[2]]), "at index [0] is missing. Look for a missing sum, a repeated index that overwrites"),
     "a mask without its diagonal": (causal, HEADS, lambda g, y, q, k, v: (np.tril(g @ v.T) @ k, np.tril(g @ v.T).T @ q, np.tril(q @ k.T, -1).T @ g), "missed use: the contribution from the output at the same index is missing"),
     "upside down inside where": (leaky_sum, X, lambda g, y, x: np.where(x > 0, 0.1, 1.0) * total(g) * np.cosh(x), "through 'where'|reads operand 0 upside down"),
 }  # fmt: skip

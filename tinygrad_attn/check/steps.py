@@ -170,7 +170,7 @@ class Steps:
         self.which = plain.checked.index(f.checked[which])
         self.run, calls = plain.run_in_steps(plain.without_effect)
         self.calls = [c for c in calls if c.result._node][: -MOST - 1 : -1]  # the last first
-        self.limit, self.right = max(2e-3, 24 * f.precision), np.zeros(())
+        self.limit, self.right = max(2e-3, 24 * f.precision), np.array(0)
         self.right = self.effect([], 0, missing)
         self.error = np.ravel(f.pull(f.cotangents)[which]) - self.right
 
@@ -199,25 +199,25 @@ def steps_of(f: OpSubject | Kernel, which: int) -> Steps | None:
     return Steps(plain, f, which) if plain else None
 
 
-def wrong_number(steps: Steps, if_missing: str = "wrong term") -> str | None:
+def wrong_number(steps: Steps, if_missing: str = "wrong term", weights: int = 1) -> str | None:
     """Find a step whose contribution is counted too often or not at all, or two that are added.
 
-    `if_missing` is the kind of mistake if it is missing.
+    `if_missing` is the kind of mistake if it is missing. `weights` are the most numbers that may be
+    neither 0, 1, 2 nor -1, as two fit many gradients.
     """
     found: list[tuple[tuple, str]] = []
     edges = edges_of(steps.calls)
     terms = [steps.effect(group, i, missing) for group, i in edges]
-    single = [(k,) for k in range(len(edges))]
     pairs = [(k, k + 1) for k, (a, b) in enumerate(pairwise(edges)) if a[0] is b[0]]
-    for numbers in [*single, *pairs]:
+    for numbers in [*zip(range(len(edges))), *pairs]:
         columns = np.stack([terms[k] for k in numbers], axis=-1)
         shares = np.linalg.lstsq(columns, steps.error)[0]
         off = steps.off(columns @ shares)
         texts = [how_often(1 - share) for share in shares]
         several = sum("times" in text for text in texts)
-        if off < 1 and several < 2:
-            known = steps.calls if len(texts) == 1 else []
-            names, text = [name_of(*edges[k], known) for k in numbers], texts[0]
+        if off < 1 and several <= weights:
+            names = [name_of(*edges[k], steps.calls * (len(numbers) == 1)) for k in numbers]
+            text = texts[0]
             if len(names) > 1:
                 text += f", and the gradient that passes back through {names[1]}, {texts[1]}"
             kind = if_missing if texts == ["is missing"] else "wrong term"
