@@ -14,7 +14,6 @@ import numpy as np
 from ..engine import Symbolic, tracked
 from ..errors import describe, warn
 from ..functional import checks
-from ..functional.attention import BlockedMask
 from ..tensor import Tensor
 
 
@@ -41,8 +40,8 @@ def _is_causal(mask):
 
 def _hides_a_sequence(mask):
     """Return whether a plain boolean array blocks every key of a sequence."""
-    plain = isinstance(mask, np.ndarray) and not isinstance(mask, BlockedMask)
-    return plain and mask.dtype == bool and mask.size and mask.all(axis=-1).any()
+    plain = type(mask) is np.ndarray and mask.dtype == bool
+    return plain and mask.size and mask.all(axis=-1).any()
 
 
 def _as_floats(mask, dtype):
