@@ -9,6 +9,7 @@ import numpy as np
 from .. import ops
 from ..engine import Listener, array_of, context, enable_grad, listening, plain, tracked
 from ..random import get_rng_state, set_rng_state
+from ..transforms.checkpointing import _Attributes
 from ..tree import tree_leaves
 from .calls import enclosing
 from .module import Module
@@ -95,11 +96,14 @@ def summary(model, *inputs, **kwargs):
     """Run the model once and return a table of its modules.
 
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
-    Each row counts a shared parameter once. The state of the random generator is restored.
+    Each row counts a shared parameter once. The state of the random generator, buffers and other
+    attributes of modules are restored.
     """
-    products, generator = _Products(), get_rng_state()
+    products, attributes, generator = _Products(), _Attributes(model), get_rng_state()
+    for module in model.modules():
+        attributes.calling(module)
     try:
-        with plain(), enable_grad(), listening(products):
+        with attributes.restored(), plain(), enable_grad(), listening(products):
             model(*inputs, **kwargs)
     finally:
         set_rng_state(generator)
