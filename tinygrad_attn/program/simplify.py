@@ -275,8 +275,8 @@ def is_zero(a):
 
 
 def repeats(array):
-    """Return whether all elements of an array are equal, and there is one."""
-    return np.size(array) > 0 and bool((array == array.flat[0]).all())
+    """Return whether an array has elements, and all are equal, also in the signs of zeros."""
+    return np.size(array) > 0 and array.tobytes() == array.flat[:1].tobytes() * array.size
 
 
 def terms_of(e):
