@@ -10,6 +10,7 @@ import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
+from tinygrad_attn.program.restore import reachable
 
 X = np.random.default_rng(0).standard_normal((4, 3))
 KEPT: list = []
@@ -429,3 +430,11 @@ def test_hooks_and_patches_are_part_of_the_program():
                     0 * X if g is None else g.numpy(),
                 )
         assert ta.source(f, x, params=model).text == plain.text
+
+
+def test_numbers_in_long_lists_are_not_visited():
+    texts, found = [[1000 + i, 0.5, "a", None] for i in range(3)], {}
+    mixed = (texts, [7, {"deeper": [found]}, 8])
+    visited = reachable([mixed])
+    assert not any(isinstance(x, (int, float, str)) for x in visited[1:] if x not in (7, 8))
+    assert all(any(x is y for y in visited) for x in (*texts, found))
