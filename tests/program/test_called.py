@@ -350,7 +350,11 @@ def test_a_program_takes_all_masks(name):
 @pytest.mark.parametrize("constant", [[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0], [0.0, 0.0]])
 def test_a_program_keeps_the_sign_of_zeros(constant, dtype):
     constant, x = np.array(constant, dtype), -np.ones(2, dtype)
-    for f in (lambda x: np.arctan2(constant, x), lambda x: np.copysign(x, constant * 1)):
+    for f in (
+        lambda x: np.arctan2(constant, x),
+        lambda x: np.copysign(1, -(x - x * 1.0)),
+        lambda x: np.arctan2(-(x * constant) - x * 0, x),
+    ):
         np.testing.assert_array_equal(ta.source(f, x, backward=False)(x), f(x))
 
 

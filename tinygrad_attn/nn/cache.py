@@ -55,7 +55,7 @@ class KeyValueCache:
     def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
         new = copy.copy(self)
-        new._copied = vars(new).pop("_entries"), memo
+        vars(new)["_copied"] = vars(new).pop("_entries"), memo
         return new
 
     @cached_property

@@ -30,9 +30,9 @@ x + y + y -> x + 2 * y                            if moving(y)
 z + (x - y) + (y - x).mean(**s) -> z + (x - y - (x - y).mean(**s))   if backward(here)
 x - y + (y - x).mean(**s) -> x - y - (x - y).mean(**s)
 --x -> x
--(x - y) -> y - x
+-(x - y) -> y - x                                 if backward(here)
 x - -y -> x + y
--x - y -> -(x + y)                                if moving(y)
+-x - y -> -(x + y)                                if moving(y), backward(here)
 x - y - y -> x - 2 * y                            if moving(y)
 x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here), keeps(s)
 u / r - v / r -> (u - v) / r                      if sized(u / r, here)
