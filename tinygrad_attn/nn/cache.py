@@ -110,9 +110,10 @@ class KeyValueCache:
 
     def _before(self):
         """Return the entries before the running call of the model that the cache serves."""
-        serves = takewhile(lambda call: call is not self._made_in, enclosing(context.scope))
-        undo = [call.undo for call in serves][-1:] or [None]
-        return (undo[0] or {}).get((self, "_entries"), self._entries)
+        undo = None
+        for call in takewhile(lambda call: call is not self._made_in, enclosing(context.scope)):
+            undo = call.undo
+        return (undo or {}).get((self, "_entries"), self._entries)
 
     def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
         """Return (k, v) for cross-attention, which projects them in its first call."""
