@@ -42,8 +42,9 @@ class KeyValueCache:
     One cache serves a whole model, for one sequence or batch. New tokens start at position
     `cache.length`. A key_padding_mask covers all keys, old ones first. Cross-attention reuses the
     keys and values of its first call, and raises ValueError for a different memory, but does not
-    detect in-place changes. A forward pass may call each attention module only once. If a module
-    call raises an exception, the cache drops what this call has stored, so it can be repeated.
+    detect in-place changes. A forward pass may call each attention module only once, so `forward`
+    creates the cache for a loop over tokens inside it. If a module call raises an exception, the
+    cache drops what this call has stored, so it can be repeated.
     `copy.copy(cache)` is independent; `copy.deepcopy((model, cache))` also copies the model.
     """
 

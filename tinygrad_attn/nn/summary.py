@@ -9,10 +9,9 @@ import numpy as np
 from .. import ops
 from ..engine import Listener, array_of, context, enable_grad, listening, plain, tracked
 from ..random import get_rng_state, set_rng_state
-from ..transforms.checkpointing import _Attributes
 from ..tree import tree_leaves
 from .calls import enclosing
-from .module import Module
+from .module import Buffer, Module
 
 
 class Row(NamedTuple):
@@ -96,17 +95,24 @@ def summary(model, *inputs, **kwargs):
     """Run the model once and return a table of its modules.
 
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
-    Each row counts a shared parameter once. The state of the random generator, buffers and other
-    attributes of modules are restored.
+    Each row counts a shared parameter once. The state of the random generator and the buffers are
+    restored.
     """
-    products, attributes, generator = _Products(), _Attributes(model), get_rng_state()
-    for module in model.modules():
-        attributes.calling(module)
+    products, generator = _Products(), get_rng_state()
+    buffers = [
+        (vars(module), name, buffer, buffer._data)
+        for module in model.modules()
+        for name, buffer in module._attributes(Buffer).items()
+    ]
     try:
-        with attributes.restored(), plain(), enable_grad(), listening(products):
+        for *_, buffer, array in buffers:
+            buffer._data = array.copy()
+        with plain(), enable_grad(), listening(products):
             model(*inputs, **kwargs)
     finally:
         set_rng_state(generator)
+        for attributes, name, buffer, array in buffers:
+            attributes[name], buffer._data = buffer, array
     rows = []
     for name, module in model.named_modules():
         sizes = {p: p.size for p in module.parameters()}

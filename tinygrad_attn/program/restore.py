@@ -25,7 +25,13 @@ def snapshot(*roots):
 
     These are the elements of lists and dicts, attributes of objects, and arrays in modules.
     """
-    found = contents(roots)
+    found = list[Any]()
+    for x in reachable(roots):
+        if isinstance(x, (list, dict)):
+            found.append(x)
+        elif isinstance(x, Module):
+            arrays = (v._data if isinstance(v, Buffer) else v for v in vars(x).values())
+            found += [a for a in arrays if type(a) is np.ndarray and a.ndim and a.flags.writeable]
     return found, [*map(copied, found)]
 
 
@@ -53,18 +59,6 @@ def changes_state(x, content):
     if isinstance(x, dict):
         return any(isinstance(v, Buffer) and x.get(k) is not v for k, v in content.items())
     return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
-
-
-def contents(roots):
-    """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
-    found = list[Any]()
-    for x in reachable(roots):
-        if isinstance(x, (list, dict)):
-            found.append(x)
-        elif isinstance(x, Module):
-            arrays = (v._data if isinstance(v, Buffer) else v for v in vars(x).values())
-            found += [a for a in arrays if type(a) is np.ndarray and a.ndim and a.flags.writeable]
-    return found
 
 
 def reachable(roots):
