@@ -184,10 +184,9 @@ class Module:
                     "would not be trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
-                old, recorded = self.__dict__.get(name), name not in self._not_persistent
-                value = Buffer(value, persistent=getattr(old, "persistent", recorded))
-            if isinstance(value, Buffer):
-                self._set_persistent(name, value.persistent)
+                value = Buffer(value, persistent=name not in self._not_persistent)
+            if isinstance(value, Buffer) and value.persistent == (name in self._not_persistent):
+                vars(self)["_not_persistent"] = self._not_persistent ^ {name}
             self._set_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
         object.__setattr__(self, name, value)
 
@@ -208,16 +207,12 @@ class Module:
                 names[kind] = (*names.get(kind, ()), name)
             vars(self)["_names"] = names
 
-    def _set_persistent(self, name, persistent):
-        """Record whether a buffer is persistent."""
-        if persistent is (name in self._not_persistent):
-            vars(self)["_not_persistent"] = self._not_persistent ^ {name}
-
     def register_buffer(self, name: str, tensor, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
         self._set_kind(name, Buffer)
-        self._set_persistent(name, persistent)
-        setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
+        setattr(self, name, Buffer(() if tensor is None else tensor, persistent=persistent))
+        if tensor is None:
+            setattr(self, name, None)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a child module. Raises TypeError or ValueError for an invalid module or name."""
@@ -254,7 +249,8 @@ class Module:
             outer = path and f"{path}."
             if Module in module._names:
                 children = reversed(module._attributes(Module).items())
-                pending += [(outer + name, child, (*above, module)) for name, child in children]
+                above = (*above, module)
+                pending += [(outer + name, child, above) for name, child in children]
             for name in module._names.get(COLLECTIONS, ()):
                 if _hides_parts(value := vars(module).get(name)):
                     raise TypeError(
