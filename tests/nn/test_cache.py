@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad
 from tinygrad_attn import random as ta_random
+from tinygrad_attn.tree import tree_leaves
 
 
 def attention(**options):
@@ -230,23 +232,57 @@ def test_a_copy_made_in_a_failed_call_is_not_changed_by_the_next_call():
 def test_a_loop_of_tokens_inside_a_module_fails_as_a_whole():
     class Generator(nn.Module):
         def __init__(self):
-            self.model, self.fails = encoder(), True
+            self.model = encoder()
 
-        def forward(self, x, cache):
+        def forward(self, x, cache=None):
+            cache = cache or nn.KeyValueCache()
             for t in range(x.shape[1]):
                 y = self.model(x[:, t : t + 1], is_causal=True, cache=cache)
-            if self.fails:
-                raise ZeroDivisionError
             return y
 
     generator, x, cache = Generator(), ta_random.randn(2, 7, 8), nn.KeyValueCache()
     generator.model(x[:, :2], is_causal=True, cache=cache)
-    with no_grad(), pytest.raises(ZeroDivisionError):
+    with no_grad(), pytest.raises(ValueError, match="in a loop over tokens, create the cache in"):
         generator(x[:, 2:], cache)
-    generator.fails = False
     assert cache.length == 2
     expected = generator.model(x, is_causal=True).numpy()[:, 6:]
-    np.testing.assert_allclose(generator(x[:, 2:], cache).numpy(), expected, rtol=1e-4, atol=1e-5)
+    for _ in range(2):
+        np.testing.assert_allclose(generator(x).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+class Repeated(nn.Module):
+    """Calls its part twice, as ALBERT does: the second call would read the first one's keys."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def forward(self, x, **options):
+        return self.part(self.part(x, **options), **options)
+
+
+def attends_to_itself(layer):
+    attend = nn.Module()
+    attend.layer, attend.forward = layer, lambda x, **options: layer(x, x, x, **options)[0]
+    return attend
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda: attends_to_itself(attention()),
+        lambda: nn.GroupedQueryAttention(8, 2, 1),
+        lambda: encoder(1).layers[0],
+        lambda: encoder(2),
+        lambda: Repeated(encoder(1)),
+    ],
+)
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_layer_that_is_used_twice_has_no_cache(part, tokens):
+    model, x, cache = Repeated(part()), ta_random.randn(2, 3, 8), nn.KeyValueCache()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Otherwise, the model calls a module twice"):
+            model(x[:, :tokens], is_causal=True, cache=cache)
+        assert cache.length == 0
 
 
 @pytest.mark.parametrize("wrap", [lambda f, *a, **k: f(*a, **k), ta.checkpoint])
@@ -291,6 +327,31 @@ def test_a_model_and_its_cache_are_copied_together(past):
         for a, b, kept in (copy.deepcopy((model, decoder, cache)), (model, decoder, cache)):
             found = b(a(x[:, past:], is_causal=True, cache=kept), x, tgt_is_causal=True, cache=kept)
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    "arranged",
+    [
+        lambda cache, model: (cache, model),
+        lambda cache, model: [{"cache": cache}, model],
+        lambda cache, model: {"model": model, "cache": cache},
+    ],
+)
+def test_a_cache_may_be_copied_before_its_model(arranged, copied):
+    model, x, cache = encoder(1), ta_random.randn(1, 2, 8), nn.KeyValueCache()
+    with no_grad():
+        expected = model(x, is_causal=True).numpy()[:, 1:]
+        model(x[:, :1], is_causal=True, cache=cache)
+        whole = copied(arranged(cache, model))
+        whole = copied(copy.copy(whole))  # and copied again before its first use
+        parts = {type(part): part for part in tree_leaves(whole)}
+        found = parts[type(model)](x[:, 1:], is_causal=True, cache=parts[nn.KeyValueCache])
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+        alone = copy.deepcopy(copy.deepcopy({"beam": cache}))["beam"]
+        found = model(x[:, 1:], is_causal=True, cache=alone)
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+        assert (cache.length, alone.length) == (1, 2)
 
 
 @pytest.mark.parametrize("tokens", [0, 2])

@@ -228,3 +228,12 @@ def test_rotary_of_any_shape_and_positions():
     np.testing.assert_allclose(F.rotary(x, apart)[1, :, 0], F.rotary(x, 2)[1, :, 0])
     assert F.rotary(x.astype(np.float32), np.arange(5)).dtype == np.float32
     assert ta.gradcheck(lambda x: F.rotary(x, np.arange(5)), [x], fast_mode=True)
+
+
+@pytest.mark.parametrize("padding", [None, np.zeros((2, 0), bool)])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_no_tokens_have_no_output(padding, is_causal):
+    layer, x = nn.GroupedQueryAttention(8, 4, 2), ta.Tensor(np.ones((2, 0, 8)), requires_grad=True)
+    y = layer(x, padding, is_causal=is_causal)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == (2, 0, 8)

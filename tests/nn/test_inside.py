@@ -1,6 +1,7 @@
 """Hooks, activations, patches and summaries, against PyTorch and against closed forms."""
 
 import copy
+import operator
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
@@ -527,3 +528,83 @@ def test_a_tensor_that_leaves_a_checkpoint_by_the_side_is_refused():
     ):
         with pytest.raises(RuntimeError, match="computed inside a checkpoint.*Return the tensor"):
             use()
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        self.a = self.b = nn.Identity()
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), ("a", "*a"), ("[ab]",)])
+def test_a_patch_of_two_names_of_one_module_is_one(keys):
+    model, x, double = Twice(), np.ones(1), lambda y: y * 2
+    with ta.patch(model, dict.fromkeys(keys, double)):
+        assert model(x).tolist() == [4.0]
+    if len(keys) > 1:
+        two = ta.patch(model, {keys[0]: double, keys[1]: lambda y: y * 2})
+        with pytest.raises(ValueError, match="'a' and '.*' are the same Identity"), two:
+            pass
+    assert model(x).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("output", [None, "text", (1, "text"), []], ids=repr)
+def test_an_output_without_a_tensor_names_the_module(output):
+    model = nn.Sequential(nn.Identity())
+    with ta.patch(model, {"*0": lambda y: y}), pytest.raises(ValueError, match=r"'\*0' returned"):
+        model(output)
+    with ta.activations(model) as seen:
+        model(output)
+    with pytest.raises(ValueError, match="'0' returned .* no Tensor"):
+        seen["0"].grad  # noqa: B018
+
+
+def test_a_summary_leaves_buffers_as_they_were():
+    class Running(nn.Module):
+        def __init__(self):
+            self.mean, self.count = nn.Buffer(np.zeros(2)), nn.Buffer(0)
+
+        def forward(self, x):
+            self.mean = self.mean + x.mean(0)
+            self.count[...] = self.count + 1
+            self.late = nn.Identity()
+            return self.late(x - self.mean)
+
+    model = nn.Sequential(Running())
+    before = model[0].mean, model[0].count, model[0].count._data
+    assert [row.name for row in model.summary(np.ones((3, 2))).rows] == ["", "0", "0.late"]
+    after = model[0].mean, model[0].count, model[0].count._data
+    assert all(map(operator.is_, before, after)) and model[0].count.item() == 0
+
+
+@pytest.mark.parametrize("root", [lambda model: None, lambda model: model])
+def test_names_are_collected_once_a_call(root, monkeypatch):
+    """And not once for each of the layers."""
+    layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
+    model, walks = nn.TransformerEncoder(layer, 5).eval(), []
+    walk = nn.Module.named_modules
+    monkeypatch.setattr(
+        nn.Module, "named_modules", lambda *args, **kw: walks.append(1) or walk(*args, **kw)
+    )
+    with ta.record_attention(root(model)) as seen:
+        model(ta.randn(1, 2, 8))
+        assert len(walks) == 1
+    assert list(seen) == [f"layers.{i}.self_attn" for i in range(5)]
+
+
+def test_a_layer_that_its_first_call_makes_has_its_name():
+    class Late(nn.Module):
+        def __init__(self):
+            self.first = nn.GroupedQueryAttention(4, 2, 1)
+
+        def forward(self, x):
+            x = self.first(x)
+            self.second = nn.GroupedQueryAttention(4, 2, 1)
+            return self.second(x)
+
+    model = Late()
+    with ta.record_attention() as seen:
+        model(ta.randn(1, 2, 4))
+    assert list(seen) == ["first", "second"]

@@ -4,7 +4,7 @@ import copy
 import itertools
 import operator
 import pickle
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, UserList, deque, namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import each, require
 
-from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op
+from tinygrad_attn import Tensor, activations, enable_grad, nn, no_grad, op
 from tinygrad_attn.engine import context
 
 
@@ -304,6 +304,9 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "set": lambda part: {part},
     "frozenset": lambda part: frozenset([part]),
     "ordered dict": lambda part: OrderedDict(a=part),
+    "deque": lambda part: deque([part]),
+    "user list": lambda part: UserList([part]),
+    "user dict": lambda part: UserDict(a=part),
     "named tuple": lambda part: namedtuple("Pair", "first second")(1.0, part),
 }
 
@@ -388,7 +391,7 @@ def test_subclasses_of_parts_survive_copies(copied):
     net.scaled.name = "w"
     twin = copied(net)
     for name, part in vars(net).items():
-        if name != "_names":
+        if name not in ("_names", "_not_persistent"):
             other = getattr(twin, name)
             assert type(other) is type(part) and other is not part, name
             assert other.requires_grad == part.requires_grad and other.name == part.name
@@ -593,3 +596,66 @@ def test_pytorch_takes_a_state_dict_as_it_is():
     theirs.load_state_dict(ours.state_dict())
     for name, value in theirs.state_dict().items():
         np.testing.assert_array_equal(value.numpy(), ours.state_dict()[name].numpy())
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda m: m, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_buffer_stays_persistent_or_not_while_it_is_none(copied, persistent):
+    net = nn.Module()
+    net.register_buffer("late", None, persistent=persistent)
+    net.register_buffer("early", np.ones(3), persistent=persistent)
+    net.assigned = nn.Buffer(np.ones(3), persistent=persistent)
+    names = ["late", "early", "assigned"]
+    for _ in range(2):
+        for name in names:
+            setattr(net, name, None)
+        net = copied(net)
+        for name in names:
+            setattr(net, name, np.zeros(3))
+            assert getattr(net, name).persistent is persistent
+        assert list(net.state_dict()) == names * persistent
+    net.register_buffer("late", np.ones(3), persistent=not persistent)
+    assert ("late" in net.state_dict()) is not persistent
+
+
+class Parent(nn.Module):
+    """Its child knows it, directly and through a list."""
+
+    def __init__(self):
+        self.child, self.twice = nn.Linear(2, 2), nn.ModuleList()
+        self.child.parent, self.again = self, self.child
+        self.twice.append(self)
+
+
+def test_a_child_may_know_its_parent():
+    model = Parent()
+    names = ["child.weight", "child.bias", "again.weight", "again.bias"]
+    assert list(model.state_dict()) == names
+    walked = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    assert walked == ["", "child", "twice", "again"]
+    with activations(model) as seen:
+        model.child(np.ones(2))
+    assert list(seen) == walked and seen["child"].outputs == seen["again"].outputs
+
+
+def test_a_property_says_what_it_lacks():
+    class Net(nn.Module):
+        width = property(lambda self: self.missing)
+
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'missing'"):
+        Net().width  # noqa: B018
+
+
+def test_deeply_nested_lists_are_searched_once():
+    """And not a hundred elements of each list in a list."""
+    read, net = [], nn.Module()
+
+    class Row(list):
+        def __iter__(self):
+            return (read.append(x) or x for x in list.__iter__(self))
+
+    net.table = Row([Row([Row([0] * 100)] * 100)] * 100)
+    net.zero_grad()
+    assert len(read) < 2000

@@ -1,5 +1,8 @@
 """A module as a function of its parameters: against torch.func.functional_call, through steps of training, and left as it was."""
 
+from contextlib import nullcontext
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 from support import require
@@ -211,3 +214,35 @@ def test_the_arguments_may_be_named():
     model, x = nn.Linear(2, 2), np.ones((1, 2), np.float32)
     given = {"weight": 2 * np.eye(2), "bias": np.ones(2)}
     assert ta.functional_call(model, given, None, {"input": x}).tolist() == [[3, 3]]
+
+
+class Running(nn.Module):
+    def __init__(self):
+        self.part = nn.Identity()
+        self.part.mean = nn.Buffer(np.zeros(2))
+        self.weight, self.fails = nn.Parameter(np.ones(2)), False
+
+    def forward(self, x):
+        self.part.mean = 0.5 * self.part.mean + 0.5 * x.mean(0)
+        if self.fails:
+            raise ZeroDivisionError
+        return x * self.weight - self.part.mean
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", [Tensor, np.array])
+def test_a_buffer_that_forward_assigns_is_in_the_mapping(kind, fails):
+    """As in torch.func.functional_call; the module stays as it was."""
+    model, x = Running(), Tensor(np.ones((3, 2)), requires_grad=True)
+    model.fails = fails
+    before = dict(vars(model)), dict(vars(model.part))
+    weight, state = kind([2.0, 2.0]), {"part.mean": kind([4.0, 4.0])}
+    state["weight"] = weight
+    for mean in ([2.5, 2.5], [1.75, 1.75]):
+        with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+            ta.functional_call(model, state, x)
+        assert state["part.mean"].tolist() == mean and state["weight"] is weight
+        assert (vars(model), vars(model.part)) == before and list(state) == ["part.mean", "weight"]
+    model.fails = False
+    y = ta.functional_call(model, MappingProxyType(state), x)
+    assert y.tolist() == [[2 - 1.375] * 2] * 3 and state["part.mean"].tolist() == [1.75, 1.75]

@@ -303,3 +303,71 @@ def test_gradients_through_einsum_keep_float32():
         y = f(t)
         assert value.dtype == gradients["x"].dtype == np.float32 and value == y.item()
         np.testing.assert_allclose(gradients["x"], ta.grad(y, [t])[0].numpy(), rtol=1e-6)
+
+
+ALL, CAUSAL = np.ones((3, 3), bool), np.tri(3, dtype=bool)
+SEQUENCE = np.random.default_rng(1).standard_normal((2, 3, 4))
+MASKED = {  # a function of x and a mask, and masks that make it warn or go another way
+    "function": (
+        lambda x, mask: F.scaled_dot_product_attention(x, x, x, mask),
+        [ALL, CAUSAL, CAUSAL.T, ~ALL],
+    ),
+    "added to the scores": (
+        lambda x, mask: F.scaled_dot_product_attention(x, x, x, mask),
+        [Tensor(mask * 1.0) for mask in (ALL, CAUSAL, ~ALL, ALL * 0.5)],
+    ),
+    "attn_mask": (
+        lambda x, mask: ATTENTION(x, x, x, attn_mask=mask)[0],
+        [~ALL, ~CAUSAL, CAUSAL, CAUSAL.T],
+    ),
+    "key_padding_mask": (
+        lambda x, mask: ATTENTION(x, x, x, key_padding_mask=mask)[0],
+        [ALL[:2] & False, np.array([[True, False, False]] * 2), ALL[:2]],
+    ),
+    "grouped": (
+        lambda x, mask: GROUPED(x, key_padding_mask=mask),
+        [ALL[:2] & False, np.array([[False] * 3, [True] * 3])],
+    ),
+}
+ATTENTION, GROUPED = (
+    layer.astype(np.float64).requires_grad_(False)
+    for layer in (nn.MultiheadAttention(4, 2, batch_first=True), nn.GroupedQueryAttention(4, 2, 1))
+)
+
+
+@pytest.mark.filterwarnings("ignore:this ")
+@pytest.mark.parametrize("name", MASKED)
+def test_a_program_takes_all_masks(name):
+    """What the package reads only to warn of it says nothing about the program."""
+    f, masks = MASKED[name]
+    for traced in masks:
+        program = ta.source(f, SEQUENCE, traced, backward=False)
+        for mask in masks:
+            np.testing.assert_allclose(program(SEQUENCE, mask), f(Tensor(SEQUENCE), mask).numpy())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("constant", [[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0], [0.0, 0.0]])
+def test_a_program_keeps_the_sign_of_zeros(constant, dtype):
+    constant, x = np.array(constant, dtype), -np.ones(2, dtype)
+    for f in (
+        lambda x: np.arctan2(constant, x),
+        lambda x: np.copysign(1, -(x - x * 1.0)),
+        lambda x: np.arctan2(-(x * constant) - x * 0, x),
+    ):
+        np.testing.assert_array_equal(ta.source(f, x, backward=False)(x), f(x))
+
+
+def test_what_is_no_number_equals_itself():
+    f = lambda x, k: (x * (k["a"][0] if isinstance(k, dict) else k)).sum()
+    for make in (lambda: float("nan"), lambda: {"a": [float("nan")]}):
+        assert np.isnan(ta.source(f, X, make())(X, make())[0])
+    with pytest.raises(ValueError, match="k nan, got 2, x .*, k 1.0"):
+        ta.source(f, X, float("nan"))(X, 1.0)
+
+
+def test_the_order_of_bytes():
+    other, f = X.astype(">f8"), lambda x: (x * x).sum()
+    assert ta.source(f, other)(other)[0] == f(X)
+    with pytest.raises(ValueError, match=r"takes 1 arguments, x .4, 3. float64, .* >f8"):
+        ta.source(f, X)(other)

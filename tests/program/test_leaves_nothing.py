@@ -15,7 +15,7 @@ import pytest
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
 from tinygrad_attn.functional import softmax
-from tinygrad_attn.program.restore import contents
+from tinygrad_attn.program.restore import reachable, snapshot
 
 X = np.random.default_rng(0).standard_normal((4, 3))
 KEPT: list = []
@@ -190,7 +190,7 @@ def test_no_variable_of_a_library_is_restored():
     names = ("tinygrad_attn", "numpy", "sys", "logging")
     modules = [m for name, m in [*sys.modules.items()] if name.partition(".")[0] in names]
     theirs = {id(x) for m in modules for x in vars(m).values() if isinstance(x, (list, dict))}
-    found = contents([model, lambda x: np.sum(model(x)), softmax, logging.getLogger(), KEPT])
+    found, _ = snapshot(model, lambda x: np.sum(model(x)), softmax, logging.getLogger(), KEPT)
     assert theirs.isdisjoint(map(id, found)) and any(x is KEPT for x in found)
 
 
@@ -462,3 +462,11 @@ def test_hooks_and_patches_are_part_of_the_program():
                     0 * X if g is None else g.numpy(),
                 )
         assert ta.source(f, x, params=model).text == plain.text
+
+
+def test_numbers_in_long_lists_are_not_visited():
+    texts, found = [[1000 + i, 0.5, "a", None] for i in range(3)], {}
+    mixed = (texts, [7, {"deeper": [found]}, 8])
+    visited = reachable([mixed])
+    assert not any(isinstance(x, (int, float, str)) for x in visited[1:] if x not in (7, 8))
+    assert all(any(x is y for y in visited) for x in (*texts, found))

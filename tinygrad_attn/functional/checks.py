@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..engine import Variable, array_of
+from ..engine import Symbolic, Variable, array_of, tracked
 from ..errors import describe, is_integer, is_number, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_sizes
@@ -164,9 +164,9 @@ def warn_of_a_doubtful_mask(mask, blocked):
 
     `blocked` is the boolean that marks a blocked key.
     """
-    if isinstance(mask, Variable) and mask._tracked:
-        return  # a learned mask may be zero or one by chance
-    mask = array_of(mask)
+    learned, mask = tracked(mask), array_of(mask)
+    if learned or isinstance(mask, Symbolic):
+        return  # a learned mask may be zero or one by chance, and a program gets other masks
     if mask.dtype == bool:
         n = mask.shape[-1]
         late = n > 1 and mask.shape == (n, n) and mask[0, -1] != blocked  # quick in the usual case

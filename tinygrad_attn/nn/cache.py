@@ -1,6 +1,8 @@
 """The cache of keys and values, for generating text token by token."""
 
 import copy
+from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,20 +42,31 @@ class KeyValueCache:
     One cache serves a whole model, for one sequence or batch. New tokens start at position
     `cache.length`. A key_padding_mask covers all keys, old ones first. Cross-attention reuses the
     keys and values of its first call, and raises ValueError for a different memory, but does not
-    detect in-place changes. A forward pass may call each attention module only once. If a module
-    call raises an exception, the cache drops what this call has stored, so it can be repeated.
+    detect in-place changes. A forward pass may call each attention module only once, so `forward`
+    creates the cache for a loop over tokens inside it. If a module call raises an exception, the
+    cache drops what this call has stored, so it can be repeated.
     `copy.copy(cache)` is independent; `copy.deepcopy((model, cache))` also copies the model.
     """
 
     def __init__(self) -> None:
         # Replaced, never changed in place, so that copies of the cache can share it.
-        self._entries: dict[Module, _Entry] = {}
+        self._entries = {}
+        self._made_in = next(enclosing(context.scope), None)
 
     def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
         new = copy.copy(self)
-        new._entries = {memo.get(id(m), m): entry for m, entry in self._entries.items()}
+        vars(new)["_copied"] = vars(new).pop("_entries"), memo
         return new
+
+    @cached_property
+    def _entries(self) -> dict[Module, _Entry]:
+        """The entries of a deep copy, made at its first use, when its modules are copied too."""
+        entries, memo = vars(self).pop("_copied")
+        return {memo.get(id(m), m): entry for m, entry in entries.items()}
+
+    def __getstate__(self):
+        return {"_entries": self._entries, **vars(self)}
 
     @property
     def length(self) -> int:
@@ -85,14 +98,23 @@ class KeyValueCache:
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
             (k, v), rooms = zip(_joined(old.k, k, old.rooms[0]), _joined(old.v, v, old.rooms[1]))
-        if self._first() not in (None, module) and k.shape[-2] != self.length:
+        twice = self._before().get(module) is not old
+        if twice or self._first() not in (None, module) and k.shape[-2] != self.length:
             raise ValueError(
                 f"with this call, the cache would have {k.shape[-2]} tokens for an attention "
-                f"module but {self.length} for the first one. If an earlier call failed, create a "
-                "new KeyValueCache(). Otherwise, the model calls a module twice."
+                f"module instead of {self.length}. If an earlier call failed, create a new "
+                "KeyValueCache(). Otherwise, the model calls a module twice: use no cache, or, in "
+                "a loop over tokens, create the cache in the forward() that contains the loop."
             )
         self._store(module, _Entry(k, v, (), rooms))
         return k, v
+
+    def _before(self):
+        """Return the entries before the running call of the model that the cache serves."""
+        undo = None
+        for call in takewhile(lambda call: call is not self._made_in, enclosing(context.scope)):
+            undo = call.undo
+        return (undo or {}).get((self, "_entries"), self._entries)
 
     def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
         """Return (k, v) for cross-attention, which projects them in its first call."""

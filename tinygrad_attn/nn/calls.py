@@ -14,7 +14,7 @@ from ..tree import tree_leaves, tree_map
 class Scope:
     """One call of a module, the call that encloses it, and what to restore if it fails."""
 
-    __slots__ = ("module", "outer", "undo")
+    __slots__ = ("module", "outer", "undo", "names")
 
     def __init__(self, module, outer):
         self.module, self.outer = module, outer
@@ -40,11 +40,15 @@ def dotted_name(scope, root=None):
 
     By default, `root` is the outermost call. A module without a name is named after its class.
     """
-    chain = [call.module for call in enclosing(scope)]
-    if not chain:
+    running = [*enclosing(scope)]
+    if not running:
         return ""
+    chain, outermost = [call.module for call in running], running[-1]
     root = chain[-1] if root is None else root
-    names = {module: name for name, module in root.named_modules()}
+    names = getattr(outermost, "names", {}).get(root, {})
+    if chain[0] not in names:  # the first time, or a module was added during the call
+        names = {module: name for name, module in root.named_modules()}
+        outermost.names = {root: names}
     tail: list[str] = []
     for module in chain:
         if module in names:

@@ -81,7 +81,7 @@ class GroupedQueryAttention(Module):
         # The heads of a group are like heads of one batch entry, or, for a single token, like
         # tokens. So keys and values are shared without copies.
         lead, rows = ((b, g), h // g) if t == 1 else ((b * g, h // g), t)
-        if t > 1:
+        if t != 1:
             share = lambda y: np.broadcast_to(y.reshape(b * g, 1, s, d), (*lead, s, d))
             k, v = share(k), share(v)
         if mask is not None and mask.ndim == 4:

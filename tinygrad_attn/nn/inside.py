@@ -1,6 +1,6 @@
 """Look inside a model: attention weights, outputs, and calls with parts replaced."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
@@ -73,7 +73,7 @@ class Activation:
     @property
     def grad(self) -> Any:
         """The gradient of `output`, or None before the backward pass."""
-        return self.output.grad
+        return _tensor_of(self.name, self.output).grad
 
     @property
     def weights(self) -> np.ndarray:
@@ -89,6 +89,13 @@ class Activation:
 def first(output):
     """Return the first Tensor of a module's output, or the output if there is none."""
     return next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), output)
+
+
+def _tensor_of(name, output, *kinds):
+    """Return the first Tensor of an output, or the output if it is of one of these kinds."""
+    if isinstance(found := first(output), (Tensor, *kinds)):
+        return found
+    raise ValueError(f"{name!r} returned {describe(output)}, which contains no Tensor.")
 
 
 def _selected(model, patterns):
@@ -171,20 +178,26 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
 
     The keys are dotted names or patterns. Each value is a function of the output, or an array of
     its shape that replaces it. If the output is a tuple, list or dict, only its first element is
-    replaced. Calls from other threads are not patched.
+    replaced. Calls from other threads are not patched. Raises ValueError if two replacements are
+    for one module.
     """
-    patches = [
-        (module, partial(_replaced, pattern, new))
-        for pattern, new in replacements.items()
-        for module in dict.fromkeys(_selected(model, [pattern]).values())
-    ]
+    chosen: dict[Module, str] = {}
+    for pattern, new in replacements.items():
+        for module in _selected(model, [pattern]).values():
+            other = chosen.setdefault(module, pattern)
+            if replacements[other] is not new:
+                raise ValueError(
+                    f"{other!r} and {pattern!r} are the same {type(module).__name__}. Pass one "
+                    "replacement for both."
+                )
+    patches = [(m, partial(_replaced, name, replacements[name])) for m, name in chosen.items()]
     with context.added("patches", *patches):
         yield
 
 
 def _replaced(pattern, new, output):
     """Return the output of a module with another first element."""
-    old = first(output)
+    old = _tensor_of(pattern, output, np.ndarray)
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
@@ -212,7 +225,8 @@ def functional_call(
     The mapping's keys are dotted names. Parameters that the mapping omits are not replaced. A
     shared parameter is replaced under all its names. `args` is a tuple or a single argument. The
     replacement is also visible to other threads, so each thread needs its own copy of the module.
-    Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
+    A buffer that `forward` assigns is replaced in the mapping, if that can change. Raises
+    ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
     parts = dict(module._named_parts(once=False))
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
@@ -243,5 +257,10 @@ def functional_call(
         with context.entered(replaced=replaced):
             return module(*args, **(kwargs or {}))
     finally:
+        now = dict(module._named_parts(Buffer, once=False))
         for owner, name, p in rows:
             vars(owner)[name] = p
+        if isinstance(parameters_and_buffers, MutableMapping):
+            for path in parameters_and_buffers.keys() & now.keys():
+                if now[path] is not values[parts[path]]:
+                    parameters_and_buffers[path] = now[path]

@@ -11,11 +11,9 @@ from operator import add, or_
 
 import numpy as np
 
-from ..engine import Symbolic, tracked
+from ..engine import Symbolic, array_of, tracked
 from ..errors import describe, warn
 from ..functional import checks
-from ..functional.attention import BlockedMask
-from ..tensor import Tensor
 
 
 def _checked(mask, name, shapes, expected):
@@ -28,7 +26,7 @@ def _checked(mask, name, shapes, expected):
         )
     if array.shape not in shapes:
         raise ValueError(f"{name} must have the shape {expected}, got {describe(mask)}.")
-    return array._data if isinstance(array, Tensor) and not tracked(array) else array
+    return array if tracked(array) else array_of(array)
 
 
 def _is_causal(mask):
@@ -39,16 +37,10 @@ def _is_causal(mask):
     return np.array_equal(mask, blocked if mask.dtype == bool else _as_floats(blocked, mask.dtype))
 
 
-def _hides_a_sequence(mask):
-    """Return whether a plain boolean array blocks every key of a sequence."""
-    plain = isinstance(mask, np.ndarray) and not isinstance(mask, BlockedMask)
-    return plain and mask.dtype == bool and mask.size and mask.all(axis=-1).any()
-
-
 def _as_floats(mask, dtype):
     """Return the mask as floats, with -inf where a boolean mask is True."""
     mask = np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask
-    return mask if mask.dtype == dtype else mask.astype(dtype)
+    return mask.astype(dtype, copy=False)
 
 
 def merge_masks(
@@ -78,7 +70,8 @@ def merge_masks(
         shape = (batch, keys) if batched else (keys,)
         expected = f"(B, S), or (S,) if unbatched; expected {shape}"
         mask = _checked(key_padding_mask, "key_padding_mask", [shape], expected)
-        if _hides_a_sequence(mask):
+        plain = type(mask) is np.ndarray and mask.dtype == bool
+        if plain and mask.size and mask.all(axis=-1).any():
             warn(
                 "this key_padding_mask blocks every key of a sequence. In nn, True means blocked: "
                 "write ~mask if True marks a token in your mask."

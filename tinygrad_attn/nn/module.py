@@ -5,7 +5,7 @@ As in PyTorch, parameters come first, then buffers, then modules, each in the or
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import UserDict, UserList, deque, namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Self
@@ -73,10 +73,13 @@ IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_k
 
 def _hides_parts(value):
     """Return whether a collection contains modules, parameters or buffers, also in another one."""
-    if isinstance(value, COLLECTIONS):
-        items = value.values() if isinstance(value, dict) else value
-        return any(map(_hides_parts, islice(items, 100)))  # longer ones are data, like vocabularies
-    return isinstance(value, (Parameter, Buffer, Module))
+    found = [value]
+    for x in found:
+        if isinstance(x, (Parameter, Buffer, Module)):
+            return True
+        if isinstance(x, COLLECTIONS) and len(found) < 1000:  # larger ones are data
+            found += islice(x.values() if isinstance(x, Mapping) else x, 100)
+    return False
 
 
 class Module:
@@ -98,6 +101,8 @@ class Module:
     _hooks: tuple[Hook, ...] = ()
     _names: dict[Any, tuple[str, ...]] = {}
     """The attributes of each of KINDS, in the order of assignment. Copies may share the dict."""
+    _not_persistent: frozenset[str] = frozenset()
+    """The buffers that are not persistent, also while they are None."""
 
     def forward(self, *args, **kwargs) -> Any:
         """Compute the output. Every subclass defines this method."""
@@ -151,6 +156,8 @@ class Module:
     # ---- attributes
 
     def __getattr__(self, name: str):
+        if hasattr(type(self), name):  # a property that raised AttributeError: let it do so again
+            return object.__getattribute__(self, name)
         hint = ""
         if not name.startswith("__"):  # copy and pickle look for such names
             hint = f" Write {WRITE[name]}." if name in WRITE else nearest(name, dir(self))
@@ -177,8 +184,9 @@ class Module:
                     "would not be trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
-                old = self.__dict__.get(name)
-                value = Buffer(value, persistent=getattr(old, "persistent", True))
+                value = Buffer(value, persistent=name not in self._not_persistent)
+            if isinstance(value, Buffer) and value.persistent == (name in self._not_persistent):
+                vars(self)["_not_persistent"] = self._not_persistent ^ {name}
             self._set_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
         object.__setattr__(self, name, value)
 
@@ -202,7 +210,9 @@ class Module:
     def register_buffer(self, name: str, tensor, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
         self._set_kind(name, Buffer)
-        setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
+        setattr(self, name, Buffer(() if tensor is None else tensor, persistent=persistent))
+        if tensor is None:
+            setattr(self, name, None)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a child module. Raises TypeError or ValueError for an invalid module or name."""
@@ -229,17 +239,18 @@ class Module:
         Raises TypeError for a module in a plain list, tuple, set or dict.
         """
         seen = set[Module]()
-        pending = [("", self)]
+        pending: list[tuple[str, Module, tuple]] = [("", self, ())]
         while pending:
-            path, module = pending.pop()
-            if remove_duplicate and module in seen:
+            path, module, above = pending.pop()
+            if module in (seen if remove_duplicate else above):  # a child may know its parent
                 continue
             seen.add(module)
             yield path, module
             outer = path and f"{path}."
             if Module in module._names:
                 children = reversed(module._attributes(Module).items())
-                pending += [(outer + name, child) for name, child in children]
+                above = (*above, module)
+                pending += [(outer + name, child, above) for name, child in children]
             for name in module._names.get(COLLECTIONS, ()):
                 if _hides_parts(value := vars(module).get(name)):
                     raise TypeError(
@@ -394,5 +405,5 @@ class Module:
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
 
 
-COLLECTIONS = (list, tuple, set, frozenset, dict)  # parts inside are refused
+COLLECTIONS = (list, tuple, set, frozenset, dict, deque, UserList, UserDict)  # refuse parts
 KINDS = (Parameter, Buffer, Module, COLLECTIONS)

@@ -11,7 +11,7 @@ from ..engine import Listener, array_of, context, enable_grad, listening, plain,
 from ..random import get_rng_state, set_rng_state
 from ..tree import tree_leaves
 from .calls import enclosing
-from .module import Module
+from .module import Buffer, Module
 
 
 class Row(NamedTuple):
@@ -95,14 +95,24 @@ def summary(model, *inputs, **kwargs):
     """Run the model once and return a table of its modules.
 
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
-    Each row counts a shared parameter once. The state of the random generator is restored.
+    Each row counts a shared parameter once. The state of the random generator and the buffers are
+    restored.
     """
     products, generator = _Products(), get_rng_state()
+    buffers = [
+        (vars(module), name, buffer, buffer._data)
+        for module in model.modules()
+        for name, buffer in module._attributes(Buffer).items()
+    ]
     try:
+        for *_, buffer, array in buffers:
+            buffer._data = array.copy()
         with plain(), enable_grad(), listening(products):
             model(*inputs, **kwargs)
     finally:
         set_rng_state(generator)
+        for attributes, name, buffer, array in buffers:
+            attributes[name], buffer._data = buffer, array
     rows = []
     for name, module in model.named_modules():
         sizes = {p: p.size for p in module.parameters()}

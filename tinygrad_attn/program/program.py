@@ -123,4 +123,6 @@ def _state(p, name, names):
 
 def _is_same(x, expected):
     """Return whether values are equal, also in types, signs of zeros and the order of keys."""
-    return type(x) is type(expected) and bool(x == expected) and repr(x) == repr(expected)
+    known = lambda v: "nan" if isinstance(v, float) and v != v else v
+    equal = type(x) is type(expected) and tree_map(known, x) == tree_map(known, expected)
+    return bool(equal) and repr(x) == repr(expected)

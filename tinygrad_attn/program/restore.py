@@ -17,26 +17,40 @@ HOLDERS = {"argparse", "collections", "types"}  # of namespaces, which hold the 
 STANDARD = sys.stdlib_module_names - HOLDERS
 LIBRARIES = {*STANDARD, *HOLDERS, "numpy", "torch", __name__.partition(".")[0]}
 """Packages whose functions use no global variables of the user's."""
+PLAIN = {int, float, complex, bool, str, bytes, type(None)}
+
+
+def snapshot(*roots):
+    """Return what can be reached from the roots and can change, and copies of it.
+
+    These are the elements of lists and dicts, attributes of objects, and arrays in modules.
+    """
+    found = list[Any]()
+    for x in reachable(roots):
+        if isinstance(x, (list, dict)):
+            found.append(x)
+        elif isinstance(x, Module):
+            arrays = (v._data if isinstance(v, Buffer) else v for v in vars(x).values())
+            found += [a for a in arrays if type(a) is np.ndarray and a.ndim and a.flags.writeable]
+    return found, [*map(copied, found)]
 
 
 @contextmanager
-def restored(*roots):
-    """Restore what can be reached from the roots when the block ends.
+def restored(found, copies):
+    """Restore the content of a snapshot when the block ends.
 
-    These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
-    TypeError if a buffer or an array of a module has changed, which a program would not do.
+    Raises TypeError if a buffer or an array of a module has changed, which a program would not do.
     """
-    before = [(x, copied(x)) for x in contents(roots)]
     try:
         yield
-        if any(changes_state(x, content) for x, content in before):
+        if any(map(changes_state, found, copies)):
             raise TypeError(
                 "ta.source: the function changes a buffer or an array of a module, such as a "
                 "running mean, but a program computes outputs and gradients only. Call "
                 "model.eval(), or return the new value and assign it after each call."
             )
     finally:
-        for x, content in before:
+        for x, content in zip(found, copies):
             refill(x, content)
 
 
@@ -47,27 +61,15 @@ def changes_state(x, content):
     return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
-def contents(roots):
-    """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
-    found = list[Any]()
-    for x in reachable(roots):
-        if isinstance(x, (list, dict)):
-            found.append(x)
-        elif isinstance(x, Module):
-            arrays = (v._data if isinstance(v, Buffer) else v for v in vars(x).values())
-            found += [a for a in arrays if type(a) is np.ndarray and a.ndim and a.flags.writeable]
-    return found
-
-
 def reachable(roots):
     """Return all objects that can be reached from the roots, each once."""
     seen: dict[int, Any] = {}  # keeps the objects alive, so that no id is used twice
-    waiting = list(roots)
-    while waiting:
-        x = waiting.pop()
-        if id(x) not in seen:
-            seen[id(x)] = x
-            waiting.extend(held_by(x))
+    wave = list(roots)
+    while wave:
+        new = {id(x): x for x in wave if id(x) not in seen}
+        seen |= new
+        held = map(held_by, new.values())  # a text may be lists of millions of numbers
+        wave = [x for xs in held if not PLAIN.issuperset(map(type, xs)) for x in xs]
     return list(seen.values())
 
 

@@ -30,9 +30,9 @@ x + y + y -> x + 2 * y                            if moving(y)
 z + (x - y) + (y - x).mean(**s) -> z + (x - y - (x - y).mean(**s))   if backward(here)
 x - y + (y - x).mean(**s) -> x - y - (x - y).mean(**s)
 --x -> x
--(x - y) -> y - x
+-(x - y) -> y - x                                 if backward(here)
 x - -y -> x + y
--x - y -> -(x + y)                                if moving(y)
+-x - y -> -(x + y)                                if moving(y), backward(here)
 x - y - y -> x - 2 * y                            if moving(y)
 x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here), keeps(s)
 u / r - v / r -> (u - v) / r                      if sized(u / r, here)
@@ -275,8 +275,8 @@ def is_zero(a):
 
 
 def repeats(array):
-    """Return whether all elements of an array are equal, and there is one."""
-    return np.size(array) > 0 and bool((array == array.flat[0]).all())
+    """Return whether an array has elements, and all are equal, also in the signs of zeros."""
+    return np.size(array) > 0 and array.tobytes() == array.flat[:1].tobytes() * array.size
 
 
 def terms_of(e):

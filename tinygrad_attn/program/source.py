@@ -18,7 +18,7 @@ from ..tree import tree_leaves
 from .file import written
 from .ir import reached
 from .program import Program
-from .restore import restored
+from .restore import restored, snapshot
 from .trace import gradients_of, stand_in, standing_in, trace
 
 ONE_AT_A_TIME = new_lock()
@@ -49,7 +49,8 @@ def source(f: Callable, *args, params=None, backward: bool = True) -> Program:
 
     f is called three times, with random numbers of its own. What it changes is then restored:
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
-    and use, copy and train the parameters.
+    and use, copy and train the parameters. What they change in lists, dicts and attributes that f
+    refers to, such as the state of an optimiser, is restored too.
     """
     owner = getattr(f, "__self__", f)  # of a method
     owner = owner if isinstance(owner, Module) else None
@@ -57,16 +58,16 @@ def source(f: Callable, *args, params=None, backward: bool = True) -> Program:
     named = named_tensors(params)
     arguments = tuple(leaf(x) for x in args)
     what = getattr(f, "__name__", type(f).__name__) if owner is None else type(owner).__name__
-    within_reach = f, args, params, vars(context)
     with ONE_AT_A_TIME:
-        with restored(*within_reach):
+        before = snapshot(f, args, params, vars(context))
+        with restored(*before):
             traced = trace(
                 f, arguments, named, backward, params if isinstance(params, Module) else None
             )
         title = "forward_backward" if backward else "forward"
         text, constants = written(traced, title, "a function" if what == "<lambda>" else what)
         program = Program(text, title, traced, params, constants)
-        with restored(*within_reach):
+        with restored(*before):
             compare(program, f, arguments, traced)
     return program
 
@@ -137,7 +138,7 @@ def is_close(found, expected, size):
     expected = array_of(expected)
     if not isinstance(expected, (np.ndarray, np.generic)):
         return bool(found == expected)
-    if np.shape(found) != expected.shape or found.dtype != expected.dtype:
+    if np.shape(found) != expected.shape or np.result_type(found) != np.result_type(expected):
         return False
     digits = np.finfo(expected.dtype).eps ** 0.6 if is_floating(expected) else 0
     return np.allclose(found, expected, digits, digits * size, equal_nan=True)

@@ -213,7 +213,7 @@ class Kind(NamedTuple):
     dtype: np.dtype
 
     def __str__(self):
-        return f"{self.shape} {self.dtype.name}"
+        return f"{self.shape} {self.dtype}"
 
 
 def kind_of(array):

@@ -130,7 +130,8 @@ def jvp(f: Callable[..., Any], xs, vs, *, create_graph: bool | None = None) -> t
     unless each x has a v of the same shape. Like jax.jvp.
 
     The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. Therefore, jvp
-    takes two backward passes and needs no forward-mode derivatives.
+    takes two backward passes and needs no forward-mode derivatives. Backward hooks run in these
+    passes, so a hook that changes a gradient also changes the tangent.
     """
     if not isinstance(xs, (tuple, list)):
         xs, vs = [xs], [vs]
