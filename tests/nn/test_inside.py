@@ -171,12 +171,13 @@ def test_a_hook_may_stop_the_gradient_whoever_listens():
 def test_a_patch_replaces_the_first_element_alone_and_names_come_before_patterns():
     class Recurrent(nn.Module):
         def forward(self, x):
-            return {"output": x, "state": [x]}
+            return {"steps": 1, "output": x, "state": [x]}
 
     model = nn.ModuleDict({"[CLS]": Recurrent(), "C": Recurrent()})
     with ta.patch(model, {"[CLS]": lambda y: y * 0}):
         patched, other = (model[name](Tensor([1.0])) for name in ("[CLS]", "C"))
     assert patched["output"].tolist() == [0.0] and patched["state"][0].tolist() == [1.0]
+    assert patched["steps"] == 1  # the first Tensor is the first element
     assert other["output"].tolist() == [1.0]
 
 
