@@ -572,6 +572,21 @@ def test_what_is_deleted_is_gone(name):
     assert net.training == (name == "training")  # as the class has it
 
 
+def test_a_checkpoint_repeats_what_a_module_deletes():
+    class Once(nn.Module):
+        def __init__(self):
+            self.factor = 3.0
+
+        def forward(self, x):
+            y = x * self.factor
+            del self.factor
+            return y
+
+    model, x = Once(), Tensor([1.0, 2.0], requires_grad=True)
+    ta.checkpoint(model, x).sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0] and "factor" not in vars(model)
+
+
 def test_a_hint_is_one_of_the_first_twenty_missing_names():
     """To look through all of them would take long where nothing matches."""
     many = nn.Module()
