@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import require
 
-from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op
+from tinygrad_attn import Tensor, checkpoint, enable_grad, nn, no_grad, op
 from tinygrad_attn.engine import context
 
 
@@ -583,7 +583,7 @@ def test_a_checkpoint_repeats_what_a_module_deletes():
             return y
 
     model, x = Once(), Tensor([1.0, 2.0], requires_grad=True)
-    ta.checkpoint(model, x).sum().backward()
+    checkpoint(model, x).sum().backward()
     assert x.grad.tolist() == [3.0, 3.0] and "factor" not in vars(model)
 
 
