@@ -12,7 +12,8 @@ from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
-from tinygrad_attn.engine import Listener, listening
+from tinygrad_attn.engine import Listener, context, listening
+from tinygrad_attn.nn.calls import dotted_name, hides_tensors
 from tinygrad_attn.nn.inside import first
 from tinygrad_attn.parallel import DataParallel
 
@@ -169,15 +170,46 @@ def test_a_hook_may_stop_the_gradient_whoever_listens():
     assert program(x.numpy())[1]["weight"].tolist() == [[1.0] * 3] * 2
 
 
+class Named(nn.Module):
+    """Notes the name of its call, and fails if it is told to."""
+
+    def forward(self, seen):
+        seen.append(dotted_name(context.scope))
+        if len(seen) == 2:
+            raise ValueError("two calls are too many")
+        return seen
+
+
+def test_a_call_has_a_name_which_an_error_inside_another_call_notes():
+    for model, name, notes in (
+        (Named(), "Named", None),  # the traceback begins with the call itself
+        (nn.Sequential(Named()), "0", ["in the module '0'"]),
+        (nn.Sequential(nn.Sequential(Named())), "0.0", ["in the module '0.0'"]),
+    ):
+        seen = model([])
+        with pytest.raises(ValueError, match="two calls") as error:
+            model(seen)
+        assert seen == [name, name] and getattr(error.value, "__notes__", None) == notes
+
+
+def test_which_outputs_may_hide_tensors():
+    tracked, constant = Tensor([1.0], requires_grad=True), Tensor([1.0])
+    for output in (constant, (tracked, object()), {"a": [np.ones(2), 1, "b", None]}, np.float32(1)):
+        assert not hides_tensors(output)
+    for output in (object(), [object()], (constant, object()), dataclass):
+        assert hides_tensors(output)
+
+
 def test_a_patch_replaces_the_first_element_alone_and_names_come_before_patterns():
     class Recurrent(nn.Module):
         def forward(self, x):
-            return {"output": x, "state": [x]}
+            return {"steps": 1, "output": x, "state": [x]}
 
     model = nn.ModuleDict({"[CLS]": Recurrent(), "C": Recurrent()})
     with ta.patch(model, {"[CLS]": lambda y: y * 0}):
         patched, other = (model[name](Tensor([1.0])) for name in ("[CLS]", "C"))
     assert patched["output"].tolist() == [0.0] and patched["state"][0].tolist() == [1.0]
+    assert patched["steps"] == 1  # the first Tensor is the first element
     assert other["output"].tolist() == [1.0]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import each, require
 
-from tinygrad_attn import Tensor, activations, enable_grad, nn, no_grad, op
+from tinygrad_attn import Tensor, activations, checkpoint, enable_grad, nn, no_grad, op
 from tinygrad_attn.engine import context
 
 
@@ -574,6 +574,21 @@ def test_what_is_deleted_is_gone(name):
     with pytest.raises(AttributeError, match=name):
         delattr(net, name)
     assert net.training == (name == "training")  # as the class has it
+
+
+def test_a_checkpoint_repeats_what_a_module_deletes():
+    class Once(nn.Module):
+        def __init__(self):
+            self.factor = 3.0
+
+        def forward(self, x):
+            y = x * self.factor
+            del self.factor
+            return y
+
+    model, x = Once(), Tensor([1.0, 2.0], requires_grad=True)
+    checkpoint(model, x).sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0] and "factor" not in vars(model)
 
 
 def test_a_hint_is_one_of_the_first_twenty_missing_names():

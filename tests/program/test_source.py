@@ -959,6 +959,17 @@ def test_no_result_is_a_view_of_an_argument(dtype):
         assert not np.shares_memory(found, x) and found.flags.writeable
 
 
+def test_a_sum_into_a_number_makes_another_number():
+    def f(x):
+        a = b = x.sum()
+        b += 1
+        b *= x[0]
+        return a * b
+
+    program = ta.source(lambda x: f(x.detach().numpy()), SRC[0, 0], backward=False)
+    assert_close(program(SRC[0, 1]), f(SRC[0, 1]))
+
+
 def test_what_is_returned_without_a_copy_was_never_a_view():
     """Functions whose result counts as memory of its own."""
     for x in (np.ones(4), np.ones((3, 3)), np.ones((1, 1, 2), int), np.ones((2, 3), "f4").T):
