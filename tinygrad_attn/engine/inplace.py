@@ -14,6 +14,7 @@ All events take the next sequence number, so comparing numbers shows whether an 
 creation of a node. This module never affects a result.
 """
 
+import math
 import zlib
 from dataclasses import dataclass
 from weakref import finalize
@@ -44,8 +45,11 @@ lent: dict[int, dict[int, Loan]] = {}
 written: dict[int, int] = {}
 """The number of the last write to memory, by the id of the array that owns it."""
 
-latest = latest_replacement = 0
-"""The numbers of the last event, and of the last `replace`. Newer nodes need no comparison."""
+latest: float = 0
+"""The number of the last write, or infinity while memory is lent. Newer nodes are not compared."""
+
+last_write = latest_replacement = 0
+"""The numbers of the last write, and of the last `replace`."""
 
 
 def has_memory(array):
@@ -69,11 +73,12 @@ def checksum_of(array):
 
 
 def _event():
-    """Return the number of an event that happens now."""
-    global latest
+    """Return the number of a write that happens now."""
+    global latest, last_write
     with _lock:
-        latest = next_number()
-        return latest
+        last_write = next_number()
+        latest = math.inf if lent else last_write
+        return last_write
 
 
 def changed(*arrays):
@@ -103,6 +108,7 @@ def replaced(x):
 
 def hand_out(array):
     """Return a view of the array for the user, who can write to it as long as the view exists."""
+    global latest
     if isinstance(array, Symbolic):
         array.lent = True
     if not has_memory(array):
@@ -112,22 +118,24 @@ def hand_out(array):
     view, base = np.asarray(memoryview(array)), owner(array)
     with _lock:
         loans = lent.get(id(base), {})
-        loan = loans.get(id(array)) or Loan(array, _event(), checksum_of(array))
+        loan = loans.get(id(array)) or Loan(array, next_number(), checksum_of(array))
         loan.views += 1
         loans[id(array)] = loan  # also if the last other view has just been collected
-        lent[id(base)] = loans
+        lent[id(base)], latest = loans, math.inf
     finalize(view, _returned, base, loan).atexit = False
     return view
 
 
 def _returned(base, loan):
     """Record that an array through which the user could write is gone."""
+    global latest
     with _lock:
         loan.views -= 1
         if not loan.views:
             del lent[id(base)][id(loan.array)]
         if not lent[id(base)]:
             del lent[id(base)]
+        latest = math.inf if lent else last_write
     if not loan.views and _differs(loan):
         changed(base)
 

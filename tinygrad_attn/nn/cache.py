@@ -2,7 +2,6 @@
 
 import copy
 from functools import cached_property
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ class KeyValueCache:
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
             (k, v), rooms = zip(_joined(old.k, k, old.rooms[0]), _joined(old.v, v, old.rooms[1]))
-        twice = self._before().get(module) is not old
+        twice = self._before_this_call().get(module) is not old
         if twice or self._first() not in (None, module) and k.shape[-2] != self.length:
             raise ValueError(
                 f"with this call, the cache would have {k.shape[-2]} tokens for an attention "
@@ -109,18 +108,25 @@ class KeyValueCache:
         self._store(module, _Entry(k, v, (), rooms))
         return k, v
 
-    def _before(self):
-        """Return the entries before the running call of the model that the cache serves."""
-        undo = None
-        for call in takewhile(lambda call: call is not self._made_in, enclosing(context.scope)):
-            undo = call.undo
-        return (undo or {}).get((self, "_entries"), self._entries)
+    def _before_this_call(self):
+        """Return the entries before the running call of the model that the cache serves.
+
+        Each call that is running will restore its entries if it fails.
+        """
+        before, is_inside = self._entries, True
+        for call in enclosing(context.scope):
+            is_inside = is_inside and call is not self._made_in
+            if call.undo is not None:  # else the second run of a checkpoint in a call that is over
+                noted = call.undo.setdefault((self, "_entries"), self._entries)
+                before = noted if is_inside else before
+        return before
 
     def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
         if module not in self._entries:
             k, v = project()
+            self._before_this_call()
             self._store(module, _Entry(k, v, arrays))
         k, v, memory, _ = self._entries[module]
         if not memory or not all(a is b or np.array_equal(a, b) for a, b in zip(memory, arrays)):
@@ -128,10 +134,7 @@ class KeyValueCache:
         return k, v
 
     def _store(self, module, entry):
-        """Store an entry until one of the module calls that are running fails."""
-        for call in enclosing(context.scope):
-            if call.undo is not None:  # else the second run of a checkpoint in a call that is over
-                call.undo.setdefault((self, "_entries"), self._entries)
+        """Store an entry."""
         tell_change(self, "_entries")  # The second run of a checkpoint begins without the entry.
         self._entries = {**self._entries, module: entry}
 

@@ -249,7 +249,7 @@ class Module:
             outer = path and f"{path}."
             if Module in module._names:
                 children = reversed(module._attributes(Module).items())
-                above = (*above, module)
+                above = () if remove_duplicate else (*above, module)
                 pending += [(outer + name, child, above) for name, child in children]
             for name in module._names.get(COLLECTIONS, ()):
                 if _hides_parts(value := vars(module).get(name)):
