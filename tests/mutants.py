@@ -204,10 +204,12 @@ def copy_of_the_repository(folder: Path) -> Path:
 def run_pytest(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     """Run tests in the copy; return pytest's exit code and the tests that failed."""
     options = ["-q", "-n0", "--tb=no", "-rfE", "-pno:cacheprovider", "-m", "not slow"]
+    settings = {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    settings["PYTHONDONTWRITEBYTECODE"] = "1"  # no process may find what was compiled before
     done = subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", *options, *arguments],
+        [sys.executable, "-m", "pytest", *options, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+        env=os.environ | settings,
         capture_output=True,
         text=True,
         timeout=SECONDS,
