@@ -204,12 +204,12 @@ def copy_of_the_repository(folder: Path) -> Path:
 def run_pytest(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     """Run tests in the copy; return pytest's exit code and the tests that failed."""
     options = ["-q", "-n0", "--tb=no", "-rfE", "-pno:cacheprovider", "-m", "not slow"]
-    settings = {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
-    settings["PYTHONDONTWRITEBYTECODE"] = "1"  # no process may find what was compiled before
+    for compiled in [*(folder / PACKAGE).rglob("__pycache__")]:  # by processes that tests start
+        shutil.rmtree(compiled)  # Another change may be as long, and of the same second.
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *arguments],
+        [sys.executable, "-B", "-m", "pytest", *options, *arguments],
         cwd=folder,
-        env=os.environ | settings,
+        env={**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=SECONDS,
