@@ -327,7 +327,7 @@ def test_a_plain_collection_of_parts_is_refused(inner, outer, part):
     for walk in (net.parameters, net.modules, net.state_dict, net.eval):
         with pytest.raises(TypeError, match="Net.layers is a plain .* nn.ModuleList or nn.Module"):
             list(walk())
-    net.layers = []
+    net.layers = [[0] * 100] * 12
     assert len(list(net.parameters())) == 6
     net.layers.append(value)
     with pytest.raises(TypeError, match="Net.layers is a plain list of"):

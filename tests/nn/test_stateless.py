@@ -246,3 +246,29 @@ def test_a_buffer_that_forward_assigns_is_in_the_mapping(kind, fails):
     model.fails = False
     y = ta.functional_call(model, MappingProxyType(state), x)
     assert y.tolist() == [[2 - 1.375] * 2] * 3 and state["part.mean"].tolist() == [1.75, 1.75]
+
+
+def test_a_checkpoint_assigns_a_buffer_once():
+    """Its second run changes no buffer."""
+    model, x = Running(), Tensor(np.ones((3, 2)), requires_grad=True)
+    state = {"part.mean": Tensor([4.0, 4.0])}
+    y = ta.checkpoint(lambda x: ta.functional_call(model, state, x).detach() * x, x)
+    assert state["part.mean"].tolist() == [2.5, 2.5]
+    with pytest.raises(ValueError, match="runs again"):  # The mapping is no longer what it was.
+        y.sum().backward()
+    assert state["part.mean"].tolist() == [2.5, 2.5]
+
+
+def test_a_module_is_as_before_although_it_hides_a_part_now():
+    class Hiding(nn.Module):
+        def __init__(self):
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x):
+            self.used = [self.linear]
+            return self.linear(x)
+
+    model = Hiding()
+    weight = model.linear.weight
+    ta.functional_call(model, {"linear.weight": np.ones((2, 2))}, np.ones((1, 2), np.float32))
+    assert model.linear.weight is weight

@@ -204,6 +204,18 @@ def graphs():
 
     check(hidden)
 
+    class Told(nn.Module):
+        """Puts its output into an argument, too."""
+
+        def __init__(self):
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x, seen):
+            seen.append(self.linear(x).tanh())
+            return seen[-1]
+
+    check(lambda m, bare, rows: (m(x[rows], []) ** 2).mean(), Told)
+
     class Two(nn.Module):
         """Several results, a tied weight, a part that is unused, one that is frozen."""
 

@@ -758,6 +758,17 @@ def test_second_derivatives_through_a_hook_that_changes_a_gradient_are_refused(f
             ta.grad(g.sum(), x)
 
 
+def test_a_hook_that_returns_the_gradient_as_it_is_changes_nothing():
+    def cube(x):
+        y = x * x
+        y.register_hook(lambda g: g)
+        return y * x
+
+    x = Tensor(np.ones(3), requires_grad=True)
+    (g,) = ta.grad(checkpoint(cube, x).sum(), x, create_graph=True)
+    assert_close(ta.grad(g.sum(), x)[0], np.full(3, 6.0))
+
+
 def test_the_gradient_of_a_tensor_between_is_refused():
     """Somebody may see it in ta.activations, but the graph inside is not kept."""
     model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), Tensor(np.ones((2, 3), np.float32))

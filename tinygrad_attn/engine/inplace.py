@@ -7,8 +7,8 @@ change:
 - Assigning `t.data` gives one tensor another array, with `replace`. No memory is written.
 - Memory is **lent** while the user holds `t.data`, `t.numpy()` or a view of it. What the user got
   has a checksum from that moment, which is compared when the last view is gone.
-- A node keeps checksums of the values that its VJPs read if they are in lent memory when the op
-  runs. Of operands that are ndarrays, and of arrays among the settings, it has copies.
+- A node keeps checksums of the values that its VJPs read if the user can write to them when the op
+  runs: lent memory, and operands that are ndarrays. (Of arrays among the settings, it has copies.)
 
 All events take the next sequence number, so comparing numbers shows whether an event came after the
 creation of a node. This module never affects a result.
@@ -161,26 +161,24 @@ def was_changed(array, since):
         return False
     base = owner(array)
     loans = [loan for loan in lent.get(id(base), {}).values() if loan.number > since]
-    return written.get(id(base), 0) > since or any(map(_differs, loans))
+    return written.get(id(base), 0) > since or any(
+        np.may_share_memory(loan.array, array) and _differs(loan) for loan in loans
+    )
 
 
 def protect(node, y, operands):
-    """Let the node keep copies of ndarrays and checksums of lent memory that its VJPs read."""
-    inputs, checksums = [*node.inputs], {}
+    """Store the checksums of the values that VJPs read and the user can write to."""
+    checksums = {}
     for place, value in enumerate((y, *operands)):
         array = array_of(value)
-        is_operand = place and array is value
         can_change = (
             is_writeable(array)
-            if is_operand
+            if place and array is value  # an operand that is no tensor
             else lent and has_memory(array) and id(owner(array)) in lent
         )
         if can_change and node.op.reads(node, place, create_graph=True):
-            if is_operand:
-                inputs[place - 1] = np.array(array)
-            else:
-                checksums[place] = checksum_of(array)
-    node.inputs, node.checksums = tuple(inputs), checksums or None
+            checksums[place] = checksum_of(array)
+    node.checksums = checksums or None
 
 
 def check(y, create_graph):

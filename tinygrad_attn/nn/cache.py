@@ -41,16 +41,14 @@ class KeyValueCache:
     One cache serves a whole model, for one sequence or batch. New tokens start at position
     `cache.length`. A key_padding_mask covers all keys, old ones first. Cross-attention reuses the
     keys and values of its first call, and raises ValueError for a different memory, but does not
-    detect in-place changes. A forward pass may call each attention module only once, so `forward`
-    creates the cache for a loop over tokens inside it. If a module call raises an exception, the
-    cache drops what this call has stored, so it can be repeated.
+    detect in-place changes. A forward pass may call each attention module only once. If a module
+    call raises an exception, the cache drops what this call has stored, so it can be repeated.
     `copy.copy(cache)` is independent; `copy.deepcopy((model, cache))` also copies the model.
     """
 
     def __init__(self) -> None:
         # Replaced, never changed in place, so that copies of the cache can share it.
         self._entries = {}
-        self._made_in = next(enclosing(context.scope), None)
 
     def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
@@ -65,7 +63,7 @@ class KeyValueCache:
         return {memo.get(id(m), m): entry for m, entry in entries.items()}
 
     def __getstate__(self):
-        return {"_entries": self._entries, **vars(self)}
+        return {"_entries": self._entries}
 
     @property
     def length(self) -> int:
@@ -97,36 +95,20 @@ class KeyValueCache:
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
             (k, v), rooms = zip(_joined(old.k, k, old.rooms[0]), _joined(old.v, v, old.rooms[1]))
-        twice = self._before_this_call().get(module) is not old
-        if twice or self._first() not in (None, module) and k.shape[-2] != self.length:
+        if self._first() not in (None, module) and k.shape[-2] != self.length:
             raise ValueError(
                 f"with this call, the cache would have {k.shape[-2]} tokens for an attention "
-                f"module instead of {self.length}. If an earlier call failed, create a new "
-                "KeyValueCache(). Otherwise, the model calls a module twice: use no cache, or, in "
-                "a loop over tokens, create the cache in the forward() that contains the loop."
+                f"module but {self.length} for the first one. If an earlier call failed, create a "
+                "new KeyValueCache(). Otherwise, the model calls a module twice."
             )
         self._store(module, _Entry(k, v, (), rooms))
         return k, v
-
-    def _before_this_call(self):
-        """Return the entries before the running call of the model that the cache serves.
-
-        Each call that is running will restore its entries if it fails.
-        """
-        before, is_inside = self._entries, True
-        for call in enclosing(context.scope):
-            is_inside = is_inside and call is not self._made_in
-            if call.undo is not None:  # else the second run of a checkpoint in a call that is over
-                noted = call.undo.setdefault((self, "_entries"), self._entries)
-                before = noted if is_inside else before
-        return before
 
     def memory(self, module: Module, key, value, project) -> tuple[Any, Any]:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
         if module not in self._entries:
             k, v = project()
-            self._before_this_call()
             self._store(module, _Entry(k, v, arrays))
         k, v, memory, _ = self._entries[module]
         if not memory or not all(a is b or np.array_equal(a, b) for a, b in zip(memory, arrays)):
@@ -134,7 +116,10 @@ class KeyValueCache:
         return k, v
 
     def _store(self, module, entry):
-        """Store an entry."""
+        """Store an entry until one of the module calls that are running fails."""
+        for call in enclosing(context.scope):
+            if call.undo is not None:  # else the second run of a checkpoint in a call that is over
+                call.undo.setdefault((self, "_entries"), self._entries)
         tell_change(self, "_entries")  # The second run of a checkpoint begins without the entry.
         self._entries = {**self._entries, module: entry}
 

@@ -257,10 +257,11 @@ def functional_call(
         with context.entered(replaced=replaced):
             return module(*args, **(kwargs or {}))
     finally:
-        now = dict(module._named_parts(Buffer, once=False))
+        assigned = {p: vars(owner)[name] for owner, name, p in rows if isinstance(p, Buffer)}
         for owner, name, p in rows:
             vars(owner)[name] = p
-        if isinstance(parameters_and_buffers, MutableMapping):
-            for path in parameters_and_buffers.keys() & now.keys():
-                if now[path] is not values[parts[path]]:
-                    parameters_and_buffers[path] = now[path]
+        is_repeated = context.repeated is not None and context.recording is True
+        if isinstance(parameters_and_buffers, MutableMapping) and not is_repeated:
+            for path, p in parts.items():
+                if path in parameters_and_buffers and assigned.get(p, values[p]) is not values[p]:
+                    parameters_and_buffers[path] = assigned[p]

@@ -78,7 +78,8 @@ def _hides_parts(value):
         if isinstance(x, (Parameter, Buffer, Module)):
             return True
         if isinstance(x, COLLECTIONS) and len(found) < 1000:  # larger ones are data
-            found += islice(x.values() if isinstance(x, Mapping) else x, 100)
+            items = islice(x.values() if isinstance(x, Mapping) else x, 100)
+            found += (item for item in items if isinstance(item, KINDS))
     return False
 
 

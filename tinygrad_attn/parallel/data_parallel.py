@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import context, history, inplace, tracked
+from ..engine import Listener, context, history, inplace, listening, tracked
 from ..errors import describe
 from ..nn import Module
 from ..nn.calls import hides_tensors
@@ -21,6 +21,17 @@ from ..random import Generator
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
 from .group import group
+
+
+class _Computed(Listener):
+    """The tensors that ops compute from parameters."""
+
+    def __init__(self, parameters):
+        self.parameters, self.tensors = parameters, []
+
+    def computed(self, op, inputs, settings, output):
+        if output._node and not self.parameters.isdisjoint(filter(tracked, inputs)):
+            self.tensors.append(output)
 
 
 class DataParallel(Module):
@@ -42,7 +53,9 @@ class DataParallel(Module):
 
     def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
-        outputs = self.module(*args, **kwargs)
+        used = {*self._trained()}  # in a functional call, other tensors than after it
+        with listening(_Computed(used)) as computed:
+            outputs = self.module(*args, **kwargs)
         if context.recording and hides_tensors(outputs):
             raise TypeError(
                 f"DataParallel cannot average the gradients of {describe(outputs)}. The module "
@@ -50,13 +63,10 @@ class DataParallel(Module):
             )
         if self._group.size == 1 or not self._averages:
             return outputs
-        used = {*self._trained()}  # in a functional call, other tensors than after it
         # No hook stays on a leaf, which outlives the call.
         outputs = tree_map(lambda y: y.clone() if tracked(y) and not y._node else y, outputs)
-        given, found = [{*filter(tracked, tree_leaves(x))} for x in ((args, kwargs), outputs)]
-        for y in history(found, given):
-            if y in found or not used.isdisjoint(filter(tracked, y._node.inputs)):
-                y.register_hook(lambda _: self._average_at_end(used))
+        for y in {*computed.tensors, *filter(tracked, tree_leaves(outputs))}:
+            y.register_hook(lambda _: self._average_at_end(used))
         return outputs
 
     def _average_at_end(self, used):
@@ -76,8 +86,7 @@ class DataParallel(Module):
                 "functional_call, use model.module, and apply tinygrad_attn.parallel.mean to the "
                 "gradients."
             )
-        if this.wanted is None:
-            this.at_end[self._average] = None
+        this.at_end[self._average] = None  # in ta.grad, it is not called
 
     def _misses(self, used, wanted):
         """Return whether a pass computes gradients of parameters that will not be averaged."""

@@ -7,7 +7,17 @@ from weakref import ref
 
 import numpy as np
 
-from ..engine import Listener, Symbolic, Variable, context, history, inplace, tracked
+from ..engine import (
+    Listener,
+    Parts,
+    Symbolic,
+    Variable,
+    array_of,
+    context,
+    history,
+    inplace,
+    tracked,
+)
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, member, members
 from ..engine.graph import next_number
@@ -112,7 +122,8 @@ class _Changed(Listener):
         self.tensors = {}  # as an ordered set
 
     def replaced(self, x, before, after):
-        self.tensors[x] = None
+        if isinstance(before, Parts) or not np.array_equal(array_of(before), array_of(after)):
+            self.tensors[x] = None
 
 
 def _refuse_a_part(_):
