@@ -334,6 +334,11 @@ def test_a_plain_collection_of_parts_is_refused(inner, outer, part):
         list(net.parameters())
 
 
+def test_a_slice_keeps_its_names_and_a_new_module_gets_the_next_one():
+    part = nn.Sequential(nn.ReLU(), nn.Tanh(), nn.ReLU())[1:].append(nn.Tanh())
+    assert [name for name, _ in part.named_modules()] == ["", "1", "2", "3"]
+
+
 @pytest.mark.parametrize("kind", [list, dict])
 def test_a_vocabulary_is_not_searched_to_its_end(kind):
     """A walk through the model would otherwise take as long as the vocabulary is."""

@@ -257,7 +257,8 @@ def functional_call(
         with context.entered(replaced=replaced):
             return module(*args, **(kwargs or {}))
     finally:
-        assigned = {p: vars(owner)[name] for owner, name, p in rows if isinstance(p, Buffer)}
+        buffers = [row for row in rows if isinstance(row[2], Buffer)]
+        assigned = {p: vars(owner).get(name, values[p]) for owner, name, p in buffers}
         for owner, name, p in rows:
             vars(owner)[name] = p
         is_repeated = context.repeated is not None and context.recording is True
