@@ -295,6 +295,19 @@ def test_a_model_and_its_cache_are_copied_together(past):
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
+class Named(nn.KeyValueCache):
+    name = "unknown"
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copy_has_the_attributes_of_a_subclass(copied):
+    cache = Named()
+    cache.name = "prompt"
+    assert copied(cache).name == "prompt" and copied(cache).length == 0
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 @pytest.mark.parametrize(
     "arranged",

@@ -13,6 +13,7 @@ import runpy
 import sys
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +216,26 @@ def graphs():
             return seen[-1]
 
     check(lambda m, bare, rows: (m(x[rows], []) ** 2).mean(), Told)
+
+    class Checkpointed(nn.Module):
+        """Asserts that no tensor between its layers is kept, while its forward pass goes on."""
+
+        def __init__(self):
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            between = []
+
+            def layers(x):
+                h = self.first(x)
+                between.append(weakref.ref(h))
+                return self.second(h.tanh())
+
+            y = ta.checkpoint(layers, x)
+            assert between[0]() is None
+            return y
+
+    check(lambda m, bare, rows: (m(x[rows]) ** 2).mean(), Checkpointed)
 
     class Two(nn.Module):
         """Several results, a tied weight, a part that is unused, one that is frozen."""

@@ -101,8 +101,8 @@ def others(n: int) -> list[int]:
 def circumstances(kernel: Kernel, report: Report, trials: list[Trial], wrong: list[Trial]):
     """Yield (group, name, operands, change of the incoming gradient).
 
-    Single axes have other lengths only if a trial fails in which all have. Long axes take time, so
-    they come last, and only if no trial has been wrong.
+    Single axes get other lengths only if a trial fails in which all axes get them. Long axes take
+    time, so they come last, and only if no trial has been wrong.
     """
     same: Change = lambda g: g
     large = 2.0**8 if kernel.dtype == "float16" else 2.0**30

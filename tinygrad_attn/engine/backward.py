@@ -119,11 +119,11 @@ def _paths(roots, wanted, inner):
 
 
 def _together(x, computed):
-    """Return what stands for x and other outputs of a checkpoint, which x may have an effect on.
+    """Return the bundle of a checkpoint if x and another of its outputs are used, else nothing.
 
-    If other outputs are used, the checkpoint runs again, and refuses a gradient of x without them.
+    The pass then runs the checkpoint again, which raises an error if the other depends on x.
     """
-    op, of = x._node.op, x._node.inputs
+    op, of = x._node.op, x._node.inputs  # the bundle, if x is a member of one
     if op is in_checkpoint and context.repeated is None:
         op.pull()  # raises: somebody may have used x inside, too
     if op is not member or of[0]._node.op is bundle:

@@ -63,7 +63,8 @@ class KeyValueCache:
         return {memo.get(id(m), m): entry for m, entry in entries.items()}
 
     def __getstate__(self):
-        return {"_entries": self._entries}
+        """Return all attributes, the entries with the modules that a deep copy belongs to."""
+        return vars(self) | {"_entries": self._entries}
 
     @property
     def length(self) -> int:

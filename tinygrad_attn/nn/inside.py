@@ -257,12 +257,12 @@ def functional_call(
         with context.entered(replaced=replaced):
             return module(*args, **(kwargs or {}))
     finally:
-        buffers = [row for row in rows if isinstance(row[2], Buffer)]
-        assigned = {p: vars(owner).get(name, values[p]) for owner, name, p in buffers}
+        assigned = {p: vars(owner).get(name, values[p]) for owner, name, p in rows}
         for owner, name, p in rows:
             vars(owner)[name] = p
-        is_repeated = context.repeated is not None and context.recording is True
-        if isinstance(parameters_and_buffers, MutableMapping) and not is_repeated:
-            for path, p in parts.items():
-                if path in parameters_and_buffers and assigned.get(p, values[p]) is not values[p]:
-                    parameters_and_buffers[path] = assigned[p]
+        # The second run of a checkpoint changes no buffer.
+        is_second = context.repeated is not None and context.recording is True
+        if isinstance(parameters_and_buffers, MutableMapping) and not is_second:
+            for path in parameters_and_buffers.keys() & parts.keys():
+                if assigned[parts[path]] is not values[parts[path]]:
+                    parameters_and_buffers[path] = assigned[parts[path]]

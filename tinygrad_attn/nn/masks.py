@@ -40,7 +40,7 @@ def _is_causal(mask):
 def _as_floats(mask, dtype):
     """Return the mask as floats, with -inf where a boolean mask is True."""
     mask = np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask
-    return mask.astype(dtype, copy=False)
+    return mask if mask.dtype == dtype else mask.astype(dtype)
 
 
 def merge_masks(

@@ -211,7 +211,8 @@ class Module:
     def register_buffer(self, name: str, tensor, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
         self._set_kind(name, Buffer)
-        setattr(self, name, Buffer(() if tensor is None else tensor, persistent=persistent))
+        buffer = Buffer(() if tensor is None else tensor, persistent=persistent)
+        setattr(self, name, buffer)  # which notes whether the buffer is persistent
         if tensor is None:
             setattr(self, name, None)
 

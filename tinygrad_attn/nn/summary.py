@@ -11,7 +11,8 @@ from ..engine import Listener, array_of, context, enable_grad, listening, plain,
 from ..random import get_rng_state, set_rng_state
 from ..tree import tree_leaves
 from .calls import enclosing
-from .module import Buffer, Module
+from .inside import functional_call
+from .module import Module
 
 
 class Row(NamedTuple):
@@ -99,20 +100,12 @@ def summary(model, *inputs, **kwargs):
     restored.
     """
     products, generator = _Products(), get_rng_state()
-    buffers = [
-        (vars(module), name, buffer, buffer._data)
-        for module in model.modules()
-        for name, buffer in module._attributes(Buffer).items()
-    ]
+    buffers = {name: buffer._data.copy() for name, buffer in model.named_buffers()}
     try:
-        for *_, buffer, array in buffers:
-            buffer._data = array.copy()
         with plain(), enable_grad(), listening(products):
-            model(*inputs, **kwargs)
+            functional_call(model, buffers, inputs, kwargs)
     finally:
         set_rng_state(generator)
-        for attributes, name, buffer, array in buffers:
-            attributes[name], buffer._data = buffer, array
     rows = []
     for name, module in model.named_modules():
         sizes = {p: p.size for p in module.parameters()}

@@ -94,8 +94,8 @@ class _Layer(Module):
 
 def _masks(mask, padding, is_causal, cache):
     """Return the keyword arguments for an attention call."""
-    masks = dict(attn_mask=mask, key_padding_mask=padding, is_causal=is_causal)
-    return dict(masks, need_weights=False, **cache)
+    masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
+    return {**masks, "need_weights": False, **cache}
 
 
 class TransformerEncoderLayer(_Layer):

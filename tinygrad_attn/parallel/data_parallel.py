@@ -6,7 +6,7 @@ among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -30,7 +30,8 @@ class _Computed(Listener):
         self.parameters, self.tensors = parameters, []
 
     def computed(self, op, inputs, settings, output):
-        if output._node and not self.parameters.isdisjoint(filter(tracked, inputs)):
+        node = output._node  # without inputs in the first run of a checkpoint
+        if node and not self.parameters.isdisjoint(filter(tracked, node.inputs)):
             self.tensors.append(output)
 
 
@@ -54,14 +55,15 @@ class DataParallel(Module):
     def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
         used = {*self._trained()}  # in a functional call, other tensors than after it
-        with listening(_Computed(used)) as computed:
+        computed, averages = _Computed(used), self._averages and self._group.size > 1
+        with listening(computed) if averages else nullcontext():
             outputs = self.module(*args, **kwargs)
         if context.recording and hides_tensors(outputs):
             raise TypeError(
                 f"DataParallel cannot average the gradients of {describe(outputs)}. The module "
                 "must return Tensors, also in tuples, lists and dicts."
             )
-        if self._group.size == 1 or not self._averages:
+        if not averages:
             return outputs
         # No hook stays on a leaf, which outlives the call.
         outputs = tree_map(lambda y: y.clone() if tracked(y) and not y._node else y, outputs)

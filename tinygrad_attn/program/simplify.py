@@ -276,7 +276,8 @@ def is_zero(a):
 
 def repeats(array):
     """Return whether an array has elements, and all are equal, also in the signs of zeros."""
-    return np.size(array) > 0 and array.tobytes() == array.flat[:1].tobytes() * array.size
+    first, last = array.flat[:1].tobytes(), array.flat[-1:].tobytes()
+    return np.size(array) > 0 and first == last and array.tobytes() == first * array.size
 
 
 def terms_of(e):

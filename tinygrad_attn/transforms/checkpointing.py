@@ -127,7 +127,7 @@ class _Changed(Listener):
 
 
 def _refuse_a_part(_):
-    """Raise ValueError, as a hook for the second pass: the rest comes by another run."""
+    """Raise ValueError, as a hook whose gradient lacks what another run of f contributes."""
     raise ValueError(
         "a hook inside a checkpointed function has changed a gradient that is now differentiated "
         "again, when the hook would get only a part of the gradient. Call the function without "
@@ -322,10 +322,10 @@ def checkpoint(f: Callable[..., Result], *xs, **keywords) -> Result:
     run, and gets gradients from the second. Checkpoints can be nested and differentiated more than
     once. Inside f, take gradients with value_and_grad or vjp. The gradient of an output contains
     no contributions of other outputs that f computes from it, so hooks on it are refused. So are
-    second derivatives through a hook in f that changes a gradient. Raises
-    ValueError if the second run returns a different output, and RuntimeError if a tensor computed
-    in f is used outside without being returned. Like torch.utils.checkpoint. Source: T. Chen et
-    al., "Training deep nets with sublinear memory cost" (2016).
+    second derivatives through a hook in f that changes a gradient. Raises ValueError if the second
+    run returns a different output, and RuntimeError if a tensor computed in f is used outside
+    without being returned. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
+    with sublinear memory cost" (2016).
     """
     if context.recording is not True:  # also inside the first run of another checkpoint
         return f(*xs, **keywords)
